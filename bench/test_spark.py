@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import time
@@ -16,6 +17,14 @@ import pytest
 import zonebloom as zb
 import zonebloom.spark as zs
 from bench.conftest import NOTES
+from zonebloom.sbbf.kernel_loader import KERNELS
+from zonebloom.spark.pruning.index_lookup import IndexLookup
+from zonebloom.spark.pruning.optimizer_rule import _Chooser, jvm_plans
+from zonebloom.spark.session_state import SessionState
+from zonebloom.spark.versions import query_execution
+
+# The files among which Spark's queries choose. Writing and indexing 100,000 takes minutes.
+MANY_FILES = int(os.environ.get("ZONEBLOOM_BENCH_FILES", "10000"))
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +126,54 @@ def test_one_key_of_many_files(versus, spark, tmp_path, num_files, num_links):
     )
 
 
-def _write_tiny(folder: Path, num_files: int, num_links: int) -> None:
-    for number in range(num_files):
+@pytest.fixture(scope="module")
+def many_files(tmp_path_factory):
+    """Write folders of 100 files of four rows, and index them."""
+    root = tmp_path_factory.mktemp("many")
+    for first in range(0, MANY_FILES, 100):
+        folder = root / f"{first:08d}"
+        folder.mkdir()
+        _write_tiny(folder, min(100, MANY_FILES - first), 1, first)
+    zb.dataset(root).create_scalar_index("id", spark=False, number_of_items=4)
+    return root
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "again"])
+def test_choose_among_many_files(versus, spark, many_files, is_first):
+    """Choose the files of one key, from the request of the JVM to the answer, in folders of 100.
+
+    The first choice reads the listing and the catalog. The floor is a look at each file.
+    """
+    KERNELS.load()
+    frame = spark.read.option("recursiveFileLookup", "true").parquet(str(many_files))
+    leaf = query_execution(frame.where("id = 0")).sparkPlan().collectLeaves().head()
+    java_scan = jvm_plans(spark).scan(leaf)
+    paths = [str(path) for path in many_files.rglob("*.parquet")]
+    assert len(paths) == MANY_FILES
+
+    def new_chooser():
+        return _Chooser(IndexLookup(spark).ask, SessionState())
+
+    def choose(chooser):
+        description = json.loads(chooser.apply(java_scan.request(), java_scan))
+        assert description["num_files"] == MANY_FILES
+        assert 1 <= description["kept_files"] < MANY_FILES
+
+    chooser = new_chooser()
+    before = _resident_bytes()
+    choose(chooser)
+    memory = _resident_bytes() - before
+    versus(
+        lambda: choose(new_chooser() if is_first else chooser),
+        {"os.stat of each file": lambda: list(map(os.stat, paths))},
+        rounds=9,
+        in_turn=True,
+    )
+    NOTES.append(f"{MANY_FILES:,} files: this process grew by {memory / 1e6:,.0f} MB.")
+
+
+def _write_tiny(folder: Path, num_files: int, num_links: int, first: int = 0) -> None:
+    for number in range(first, first + num_files):
         ids = np.arange(number * 4, number * 4 + 4) * 2654435761 % (1 << 40)
         path = folder / f"{number:06d}-0.parquet"
         pq.write_table(pa.table({"id": ids, "x": ids / 2}), path, write_statistics=False)

@@ -71,6 +71,7 @@ IMPORTERS = {
         "parquet.hit_kernels",
         "parquet.delta_encoding_kernels",
         "storage.pread_kernel",
+        "storage.stat_kernel",
         "index.row_keys.token_kernels",
         "index.hash.sort_kernels",
         "index.hash.encode_kernels",

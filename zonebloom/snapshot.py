@@ -126,7 +126,7 @@ class Snapshot:
         )
 
     @property
-    def fragments(self) -> tuple[PresentFragment, ...]:
+    def fragments(self) -> Sequence[PresentFragment]:
         return self.coverage.fragments
 
     @cached_property

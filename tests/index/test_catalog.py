@@ -24,6 +24,12 @@ from zonebloom.catalog import store as catalog_module
 from zonebloom.catalog import vacuum as vacuum_module
 from zonebloom.catalog import version_log as log_module
 from zonebloom.catalog.folder import write_atomically
+from zonebloom.catalog.fragment_table import (
+    LISTING_SCHEMA,
+    FragmentTable,
+    columns_of_fragments,
+    fragment_table,
+)
 from zonebloom.catalog.model import (
     GlobalFilterEntry,
     IndexEntry,
@@ -995,3 +1001,22 @@ def test_deleting_the_last_segment_keeps_the_versions(local):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert local.latest() == first
+
+
+def test_the_last_listing_of_a_fragment_counts():
+    def entry(number, key, size):
+        return KnownFragment(number, key, FileIdentity(size, 1), 10)
+
+    listings = [[("a", 0, 1), ("b", 1, 2)], [("c", 2, 3), ("a", 3, 4)], []]
+    parts = [[entry(number, key, size) for key, number, size in listing] for listing in listings]
+    tables = [pa.table(columns_of_fragments(part), schema=LISTING_SCHEMA) for part in parts]
+    # Listings of early formats lack the last columns.
+    tables[0] = tables[0].select(LISTING_SCHEMA.names[:5])
+    fragments = FragmentTable(tables)
+    wanted = {fragment.key: fragment for part in parts for fragment in part}
+    assert len(fragments) == 3 and fragments == wanted and list(fragments) == list(wanted)
+    assert fragments.numbers("fragment_id").tolist() == [3, 1, 2]
+    assert fragments.texts("key").to_pylist() == ["a", "b", "c"]
+    assert fragments.get("x") is None and "x" not in fragments
+    assert fragment_table(wanted).table.equals(fragments.table)
+    assert not FragmentTable([]) and not fragment_table({})

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import random
+import struct
+import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 from helpers import cases
-from seams import replace_function
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 import zonebloom.spark as zs
+from zonebloom.catalog.coverage import compute_coverage
+from zonebloom.catalog.fragment_table import fragment_table
+from zonebloom.catalog.listed_coverage import KnownFiles, coverage_of_states
+from zonebloom.catalog.model import KnownFragment, Version
+from zonebloom.errors import FragmentUnreadable, StaleIndexWarning
+from zonebloom.sbbf.kernel_loader import KERNELS
+from zonebloom.sources.source import Fragment
 from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.storage import file_states
+from zonebloom.storage.file_states import FileStates
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, identities
 
 FOLDERS = ["file:/a", "file:/a/b", "file:/a/b/c", "file:/ab", "file:/d"]
+
+
+def listing_of(runs):
+    """Return a listing of runs of files, in the form in which the JVM sends it."""
+    folders = [folder.encode() for folder, _, _, _ in runs]
+    names = [name.encode() for _, names, _, _ in runs for name in names]
+    sizes = [size for _, _, sizes, _ in runs for size in sizes]
+    mtimes_ms = [mtime for _, _, _, mtimes in runs for mtime in mtimes]
+    counts = [len(run_names) for _, run_names, _, _ in runs]
+    head = struct.pack("<2i", len(folders), len(names))
+    longs = struct.pack(f"<{2 * len(names)}q", *sizes, *mtimes_ms)
+    lengths = [*counts, *map(len, folders), *map(len, names)]
+    tail = struct.pack(f"<{len(lengths)}i", *lengths)
+    return ListedFiles.from_bytes(head + longs + tail + b"".join(folders + names))
 
 
 @pytest.mark.parametrize("seed", range(cases(20)))
@@ -23,7 +53,7 @@ def test_each_file_belongs_to_its_longest_root(seed):
     listed = [(dice.choice(FOLDERS), dice.choice("uvwxyz")) for _ in range(20)]
     runs = [(folder, [name], [ord(name)], [len(folder)]) for folder, name in listed]
     roots = dice.sample(FOLDERS, dice.randint(1, 3))
-    files = ListedFiles.of(runs)
+    files = listing_of(runs)
     groups = files.by_root(roots)
     assert len(dict(groups)) == len(groups)
     pairs = [(root, path) for root, below in groups for path in below.paths.to_pylist()]
@@ -42,7 +72,7 @@ def test_each_file_belongs_to_its_longest_root(seed):
 
 
 def test_an_empty_listing_has_no_roots():
-    assert ListedFiles.of([]).by_root(["file:/a"]) == []
+    assert listing_of([]).by_root(["file:/a"]) == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +87,7 @@ def test_an_empty_listing_has_no_roots():
     ],
 )
 def test_files_with_another_size_or_time_are_changed(mtime_ms, mtime_ns, is_still):
-    files = ListedFiles.of([("file:/a", ["x", "y"], [5, 6], [mtime_ms, mtime_ms])])
+    files = listing_of([("file:/a", ["x", "y"], [5, 6], [mtime_ms, mtime_ms])])
     sizes_and_times = np.array([5, 5]), np.array([mtime_ns, mtime_ns])
     assert files.unchanged_mask(*sizes_and_times).tolist() == [is_still, False]
 
@@ -65,14 +95,7 @@ def test_files_with_another_size_or_time_are_changed(mtime_ms, mtime_ns, is_stil
 def test_an_unchanged_listing_is_read_once(spark, tmp_path, monkeypatch):
     folder = tmp_path / "\u00fc \u20ac"
     folder.mkdir()
-    read_paths = []
-
-    def of(runs):
-        read_paths.append(runs)
-        return original(runs)
-
-    original = ListedFiles.of
-    replace_function(monkeypatch, ListedFiles, "of", of)
+    transfers = count_transfers(monkeypatch)
     for number in range(3):
         spark.range(number * 10, number * 10 + 10, 1, 1).write.parquet(
             str(folder / f"{number}.parquet")
@@ -82,4 +105,124 @@ def test_an_unchanged_listing_is_read_once(spark, tmp_path, monkeypatch):
     frame = zs.prune(spark.read.parquet(*paths))
     for number in (5, 15, 25):
         assert [row.id for row in frame.where(f"id = {number}").collect()] == [number]
-    assert len(read_paths) == 1
+    assert len(transfers) == 1
+
+
+def test_a_changed_listing_is_read_again(spark, tmp_path, monkeypatch):
+    transfers = count_transfers(monkeypatch)
+    path = tmp_path / "t" / "1.parquet"
+    path.parent.mkdir()
+    for number in (0, 1):
+        table = pa.table({"id": range(number * 10, number * 10 + 10)})
+        pq.write_table(table, path.with_name(f"{number}.parquet"))
+    zb.dataset(str(path.parent)).create_scalar_index("id", spark=False)
+
+    def count(num_files):
+        frame = zs.prune(spark.read.parquet(str(path.parent)).where("id = 5"))
+        assert frame.count() == 1
+        assert zs.prune_plan(frame).relations[0].kept_files == num_files
+
+    count(1)
+    count(1)
+    assert len(transfers) == 1
+    # Change nothing but the time, by one millisecond.
+    mtime_ns = path.stat().st_mtime_ns
+    os.utime(path, ns=(mtime_ns, mtime_ns + 10**6))
+    count(1)
+    assert len(transfers) == 2
+    with pytest.warns(StaleIndexWarning):
+        pq.write_table(pa.table({"id": range(100, 5000)}), path)
+        count(2)
+    assert len(transfers) == 3
+
+
+@pytest.mark.parametrize("seed", range(cases(20)))
+def test_many_files_are_matched_as_each_of_them(seed, tmp_path):
+    """Columns of a catalog decide the same as `last_known_unchanged` does for one file."""
+    dice = random.Random(seed)
+    second = 10**9
+    times, tags = [0, 3 * second, 3 * second + 5, 9 * second], ["", '"a"', "a", "b"]
+
+    def identity():
+        time = dice.choice(times[1:])
+        mtime = dice.choice([time, time, UNKNOWN_MTIME])
+        return FileIdentity(
+            dice.choice([5, 5, 6]),
+            mtime,
+            dice.choice(times),
+            dice.choice(tags),
+            dice.choice([0, 7]),
+        )
+
+    entries, current = {}, []
+    for number in range(50):
+        now = dice.choice([None, identity(), identity(), identity()])
+        indexed = dice.choice([now, now, identity()]) or identity()
+        current.append(now)
+        digest, seen_at = dice.choice(["", "0" * 32]), dice.choice([0, 4 * second, 90 * second])
+        if dice.random() < 0.9:
+            entry = KnownFragment(number, f"{number}", indexed, 10, digest, seen_at)
+            entries[entry.key] = entry
+    version = Version(next_fragment_id=100, fragments=entries)
+    keys = [str(number) for number in range(50)]
+    paths = [str(tmp_path / key) for key in keys]
+    fragments = [Fragment(path, key) for path, key in zip(paths, keys, strict=True)]
+    wanted = compute_coverage(fragments, current, version, lambda key, _: 100 + int(key))
+    known_files = KnownFiles.of(pa.array(paths), pa.array(keys), fragment_table(entries))
+    states = FileStates.of_identities(current)
+    found = coverage_of_states(known_files, states, lambda key, _: 100 + int(key))
+    assert tuple(found.fragments) == wanted.fragments
+    assert found.unknown_fragments == wanted.unknown_fragments
+    assert (found.missing_keys, found.is_reusable) == (wanted.missing_keys, wanted.is_reusable)
+    assert found.known_ids == wanted.known_ids
+    assert found.fragment_ids.tolist() == wanted.fragment_ids.tolist()
+    assert found.all_rows(lambda _: 3) == wanted.all_rows(lambda _: 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no statx")
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_kernel_looks_at_files_as_python_does(tmp_path, monkeypatch, num_threads):
+    set_constant(monkeypatch, file_states, "_FILES_PER_THREAD", 2)
+    replace_function(monkeypatch, file_states, "num_cores", lambda: num_threads)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b", "b/c", "\u00fc \u20ac"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.parquet").write_bytes(bytes(len(folder)))
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
+    names = [
+        "a/x.parquet",
+        "b/x.parquet",
+        "b/c/x.parquet",
+        "link/x.parquet",
+        "\u00fc \u20ac/x.parquet",
+    ]
+    missing_names = ["lost", "a/x.parquet/y", "nowhere/x.parquet", "a/nothing"]
+    relative = ["a/x.parquet", "./b/x.parquet"]
+    paths = [str(tmp_path / name) for name in names + missing_names] + relative
+    random.Random(num_threads).shuffle(paths)
+    filesystem = pafs.LocalFileSystem()
+    KERNELS.load()
+    found = file_states.look_at_files(filesystem, pa.array(paths))
+    wanted = FileStates.of_identities(identities(filesystem, paths))
+    assert found.equals(wanted)
+    assert found.is_present.sum() == len(names + relative)
+    # A slice of an array does not begin at the first byte.
+    assert file_states.look_at_files(filesystem, pa.array(paths)[3:]).equals(
+        wanted.take(np.arange(3, len(paths)))
+    )
+    with pytest.raises(FragmentUnreadable, match="File name too long"):
+        file_states.look_at_files(filesystem, pa.array([paths[0], "/" + "x" * 5000]))
+
+
+def count_transfers(monkeypatch):
+    """Return a list that gets an item for each listing that the JVM sends."""
+    transfers = []
+
+    def from_bytes(data):
+        transfers.append(data)
+        return original(data)
+
+    original = ListedFiles.from_bytes
+    replace_function(monkeypatch, ListedFiles, "from_bytes", from_bytes)
+    return transfers

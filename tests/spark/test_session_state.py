@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,6 +107,45 @@ def test_sessions_need_not_wait_for_a_compilation(spark):
             lambda: pool.submit(lambda: session_state(spark)).result(60) is session_state(spark),
         )
     assert is_same
+
+
+def test_threads_share_the_state_of_a_session_and_compile_once(spark):
+    class Jvm:
+        pass
+
+    def wait(make):
+        barrier.wait()
+        return make()
+
+    def compile_classes(compilations):
+        compilations.append(None)
+        time.sleep(0.01)
+        return object()
+
+    barrier, num_threads = Barrier(8), 8
+    with ThreadPoolExecutor(num_threads) as pool:
+        for _ in range(20):
+            jvm, compilations, session = Jvm(), [], spark.newSession()
+            makers = [
+                partial(session_state, session),
+                partial(compiled_java, jvm, partial(compile_classes, compilations)),
+            ]
+            for make in makers:
+                objects = list(pool.map(wait, [make] * num_threads))
+                assert len(set(map(id, objects))) == 1
+            assert len(compilations) == 1
+
+
+def test_compilations_in_two_processes_of_java_do_not_wait_for_each_other():
+    class Jvm:
+        pass
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit
+        inner = compiled_java(
+            Jvm(), lambda: other(compiled_java, Jvm(), lambda: "inner").result(timeout=60)
+        )
+    assert inner == "inner"
 
 
 def test_a_cache_drops_its_least_recently_used_entry():

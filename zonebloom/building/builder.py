@@ -109,7 +109,7 @@ class _IndexWork:
 
     spec: IndexSpec
     # The fragments to read and index.
-    unindexed: tuple[PresentFragment, ...]
+    unindexed: Sequence[PresentFragment]
     # The index before a refresh; None for a new or rebuilt index.
     before: IndexEntry | None = None
     # The segments that are kept.

@@ -53,7 +53,7 @@ class PresentFragment(NamedTuple):
 class Coverage:
     """The files of a dataset that exist now, in scan order, compared with one catalog version."""
 
-    fragments: tuple[PresentFragment, ...]
+    fragments: Sequence[PresentFragment]
     # Keys of the fragments whose files were deleted since the dataset was opened.
     missing_keys: tuple[str, ...]
     # True if this coverage stays valid until the identity of a file changes. False if a file was
@@ -86,6 +86,13 @@ class Coverage:
         require_row_count(self.fragments[largest].fragment.path, row_counts[largest])
         starts = self.fragment_ids << OFFSET_BITS
         return RowRanges.from_arrays(starts, starts + row_counts)
+
+
+def reason_of_unknown(identity: FileIdentity, *, is_new: bool) -> str:
+    """Return why a catalog version does not know a file."""
+    if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
+        return "its file system does not say when it was written"
+    return "not indexed" if is_new else "changed since it was indexed"
 
 
 def indexed_identities(
@@ -132,11 +139,9 @@ def compute_coverage(
             present.append(PresentFragment(fragment, identity, number, rows, "", seen_at))
             is_reusable &= seen_at == entry.seen_at or is_at_rest(identity, seen_at)
             continue
-        reason = "not indexed" if entry is None else "changed since it was indexed"
-        if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
-            reason = "its file system does not say when it was written"
         number = next(free_ids) if new_id is None else new_id(fragment.key, identity)
         is_new = entry is None
+        reason = reason_of_unknown(identity, is_new=is_new)
         present.append(PresentFragment(fragment, identity, number, None, reason, is_new=is_new))
     if not present:
         raise NoFragments("every file of the dataset is gone; open it again")

@@ -6,7 +6,7 @@ in the stored files. Renaming one changes the format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
@@ -154,7 +154,7 @@ class Listing:
 
     file: str
     checksum: str
-    keys: tuple[str, ...]
+    keys: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

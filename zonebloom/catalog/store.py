@@ -46,12 +46,12 @@ from zonebloom.catalog.folder import (
     wrapping_write_errors,
     write_atomically,
 )
+from zonebloom.catalog.fragment_table import ListingKeys
 from zonebloom.catalog.legacy import upgrade_content
 from zonebloom.catalog.model import Listing, Version
 from zonebloom.catalog.names import SEGMENTS, VERSIONS
 from zonebloom.catalog.version_log import VersionLog, encode_document, to_json
 from zonebloom.catalog.versions import (
-    FragmentsByKey,
     decode_listing,
     decode_version,
     encode_listing,
@@ -504,18 +504,16 @@ class Catalog:
                 f"{self._log.path(number)} cannot be read ({error}); the version before it is used"
             ) from None
 
-    def _read_listings(
-        self, references: Sequence[Any]
-    ) -> tuple[list[Listing], list[FragmentsByKey]]:
+    def _read_listings(self, references: Sequence[Any]) -> tuple[list[Listing], list[pa.Table]]:
         """Read the listings that a document names. Return them, and the fragments in each."""
 
-        def read(reference: Any) -> tuple[Listing, FragmentsByKey]:
+        def read(reference: Any) -> tuple[Listing, pa.Table]:
             name, checksum = require_plain_name(reference["file"]), reference["checksum"]
             data = read_whole_file(self.decrypted_filesystem, posixpath.join(self._versions, name))
             if xxhash.xxh3_64_hexdigest(data) != checksum:
                 raise ValueError("the checksum of its fragments does not match")
             fragments = decode_listing(data)
-            return Listing(name, checksum, tuple(fragments)), fragments
+            return Listing(name, checksum, ListingKeys(fragments["key"])), fragments
 
         if len({reference["file"] for reference in references}) < len(references):
             raise ValueError("it names a listing twice")

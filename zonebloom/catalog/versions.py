@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import require_known_format, with_format_version
+from zonebloom.catalog.fragment_table import (
+    LISTING_SCHEMA,
+    FragmentTable,
+    columns_of_fragments,
+    require_consistent,
+)
 from zonebloom.catalog.legacy import EARLIER_LISTING_WIDTHS
 from zonebloom.catalog.model import (
     IndexEntry,
@@ -22,7 +28,6 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.names import is_table_file_name
 from zonebloom.catalog.version_log import from_json
-from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.ipc_layout import open_uncompressed
 
 # Catalog entries of fragments by their keys.
@@ -32,28 +37,9 @@ FragmentsByKey: TypeAlias = dict[str, KnownFragment]
 _MAX_FRAGMENT_ID = 1 << 30
 _PLAIN_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
 
-_IDENTITY_FIELDS = ("size", "mtime_ns", "ctime_ns", "tag", "inode")
-_LISTING_SCHEMA = pa.schema(
-    [
-        pa.field(name, kind, nullable=False)
-        for name, kind in {
-            "fragment_id": pa.uint64(),
-            "key": pa.string(),
-            "size": pa.int64(),
-            "mtime_ns": pa.int64(),
-            "num_rows": pa.int64(),
-            "ctime_ns": pa.int64(),
-            "tag": pa.string(),
-            "inode": pa.uint64(),
-            "digest": pa.string(),
-            "seen_at": pa.int64(),
-            "footer": pa.string(),
-        }.items()
-    ]
-)
 _KNOWN_LISTING_SCHEMAS = [
-    pa.schema(list(_LISTING_SCHEMA)[:width])
-    for width in (len(_LISTING_SCHEMA), *EARLIER_LISTING_WIDTHS)
+    pa.schema(list(LISTING_SCHEMA)[:width])
+    for width in (len(LISTING_SCHEMA), *EARLIER_LISTING_WIDTHS)
 ]
 
 
@@ -77,14 +63,12 @@ def encode_version(version: Version) -> dict[str, Any]:
     }
 
 
-def decode_version(
-    content: Any, listings: Sequence[Listing], parts: Sequence[FragmentsByKey]
-) -> Version:
+def decode_version(content: Any, listings: Sequence[Listing], parts: Sequence[pa.Table]) -> Version:
     """Return the version in a document of the current format, with the fragments of its listings.
 
     Raise ValueError, KeyError or TypeError if the document is malformed or inconsistent.
     """
-    fragments = {key: fragment for part in parts for key, fragment in part.items()}
+    fragments = FragmentTable(parts)
     next_id = from_json(int, content["next_fragment_id"])
     if not 0 <= next_id <= _MAX_FRAGMENT_ID:
         raise ValueError(f"next_fragment_id is {next_id}")
@@ -101,10 +85,12 @@ def decode_version(
         from_json(tuple[str, ...], content.get("segments_to_delete", [])),
         from_json(str, content.get("moved_to", "")),
     )
-    fragment_ids = [fragment.fragment_id for fragment in fragments.values()]
-    if len(set(fragment_ids)) != len(fragment_ids):
+    fragment_ids = np.sort(fragments.numbers("fragment_id"))
+    if (fragment_ids[1:] == fragment_ids[:-1]).any():
         raise ValueError("two fragments share an id")
-    covered = [fragment_ids, *(page_map.fragment_ids for page_map in version.page_maps)]
+    # Only the least and the greatest id are compared below.
+    covered: list[Sequence[int]] = [fragment_ids[:1].tolist() + fragment_ids[-1:].tolist()]
+    covered += (page_map.fragment_ids for page_map in version.page_maps)
     for entry in version.indices.values():
         covered += [segment.fragment_ids for segment in entry.segments]
         covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
@@ -150,34 +136,20 @@ def encode_listing(fragments: Iterable[KnownFragment]) -> bytes:
     fragments = list(fragments)
     for fragment in fragments:
         require_row_count(fragment.key, fragment.num_rows)
-    columns = []
-    for name, kind in zip(_LISTING_SCHEMA.names, _LISTING_SCHEMA.types, strict=True):
-        owners = [
-            fragment.identity if name in _IDENTITY_FIELDS else fragment for fragment in fragments
-        ]
-        columns.append(pa.array([getattr(owner, name) for owner in owners], kind))
+    schema = with_format_version(LISTING_SCHEMA)
+    columns = columns_of_fragments(fragments)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, with_format_version(_LISTING_SCHEMA)) as writer:
-        writer.write_batch(
-            pa.RecordBatch.from_arrays(columns, schema=with_format_version(_LISTING_SCHEMA))
-        )
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
     return sink.getvalue().to_pybytes()
 
 
-def decode_listing(data: pa.Buffer) -> FragmentsByKey:
+def decode_listing(data: pa.Buffer) -> pa.Table:
+    """Return the table of a listing. Raise ValueError if it is damaged."""
     table = open_uncompressed(data).read_all()
     require_known_format(table.schema)
     table.validate(full=True)
     if table.schema not in _KNOWN_LISTING_SCHEMAS:
         raise ValueError("its fragments have other columns")
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    identity_columns = [columns.pop(name) for name in _IDENTITY_FIELDS if name in columns]
-    identities = itertools.starmap(FileIdentity, zip(*identity_columns, strict=True))
-    ids, keys, num_rows, *rest = columns.values()
-    fragments = dict(
-        zip(keys, map(KnownFragment, ids, keys, identities, num_rows, *rest), strict=True)
-    )
-    has_row_counts = all(0 <= count <= MAX_ROWS_PER_FRAGMENT for count in num_rows)
-    if len(fragments) < len(keys) or not has_row_counts:
-        raise ValueError("it lists a file twice, or an impossible number of rows")
-    return fragments
+    require_consistent(table)
+    return table

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,6 +30,8 @@ LOOKUP_MODULES = (
     "zonebloom.parquet.key_table_kernels",
     "zonebloom.parquet.nested_reader",
     "zonebloom.storage.pread_kernel",
+    # It calls a function that only the C libraries of Linux have.
+    *(["zonebloom.storage.stat_kernel"] if sys.platform == "linux" else []),
     "zonebloom.index.hash.search_kernels",
     "zonebloom.sbbf.slice_search",
     "zonebloom.parquet.plain_encoding",

@@ -94,7 +94,7 @@ class KeyLocations:
         The code of the key. It is -1 or the code of no row if no row holds the key.
     """
 
-    present: tuple[PresentFragment, ...]
+    present: Sequence[PresentFragment]
     places: np.ndarray
     codes: np.ndarray
     keys: np.ndarray
@@ -223,7 +223,7 @@ def _candidates(
     partition_columns: Collection[str],
     found: ManyKeySearch | None,
     pool: ThreadPoolExecutor,
-) -> tuple[tuple[PresentFragment, ...], list[_CandidateRows]]:
+) -> tuple[Sequence[PresentFragment], list[_CandidateRows]]:
     """Return the current files, and the rows of each file read that may hold keys."""
     num_keys = len(next(iter(columns.values())))
     has_many_keys = num_keys > MAX_SEARCHED_KEYS

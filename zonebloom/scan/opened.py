@@ -166,7 +166,7 @@ class OpenedDataset:
             fragments,
             identities,
             self.version,
-            self._unindexed_files.fragment_id,
+            self.new_id,
             earlier=None if last is None else last.snapshot.coverage,
         )
         if (
@@ -176,12 +176,17 @@ class OpenedDataset:
         ):
             snapshot = last.snapshot
         else:
-            snapshot = self._snapshot(coverage)
+            snapshot = self.snapshot_of(coverage)
         # Another thread may do the same for other files, so assign all in one step.
         self._last_look = _Look(identities, snapshot, coverage.is_reusable)
         return snapshot
 
-    def _snapshot(self, coverage: Coverage) -> Snapshot:
+    def new_id(self, key: str, identity: FileIdentity) -> int:
+        """Return the id of a file that the catalog version does not know."""
+        return self._unindexed_files.fragment_id(key, identity)
+
+    def snapshot_of(self, coverage: Coverage) -> Snapshot:
+        """Return a snapshot of the files of this dataset with a given coverage."""
         return Snapshot(
             self.source,
             self.version,
@@ -277,7 +282,7 @@ class OpenedDataset:
                 return None
             identities.append(identity)
         coverage = compute_coverage(fragments, identities, self.version)
-        return _Look(identities, self._snapshot(coverage), coverage.is_reusable)
+        return _Look(identities, self.snapshot_of(coverage), coverage.is_reusable)
 
     def search_snapshot(
         self, snapshot: Snapshot, predicate: Predicate, cost: ReadCost = FILTERED_BY_ARROW

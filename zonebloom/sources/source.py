@@ -62,7 +62,7 @@ class Source:
     file_format: pads.FileFormat | None  # None means Parquet with pyarrow's default options
     filesystem: pafs.FileSystem
     root: str  # the folder that contains all fragments
-    fragments: tuple[Fragment, ...]  # in the order in which `pyarrow.dataset` scans them
+    fragments: Sequence[Fragment]  # in the order in which `pyarrow.dataset` scans them
     # How scans treat files that changed since they were listed or indexed.
     stale: Stale = field(default="read", kw_only=True)
     # How `schema` relates to the files' own schemas. "first": it is the first file's, and other

@@ -88,30 +88,40 @@ class ApplicationState:
     lock: Any = field(default_factory=threading.Lock)
 
 
+@dataclass(eq=False)
+class _CompiledJava:
+    """The Java objects of compiled classes in one JVM, by name.
+
+    The lock is held while classes are compiled. That takes about a second.
+    """
+
+    objects: dict[str, Any] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.Lock)
+
+
+# These need no lock: `setdefault` is atomic, so all threads get the object of the first of them.
 _applications: WeakKeyDictionary[Any, ApplicationState] = WeakKeyDictionary()
-# Java objects of compiled classes by JVM, which outlives its applications, and by name.
-_compiled_java: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-_lock = threading.Lock()
-# Compiling takes about a second, during which other threads may need the state of their sessions.
-_compile_lock = threading.Lock()
+# A JVM outlives its applications.
+_compiled_java: WeakKeyDictionary[Any, _CompiledJava] = WeakKeyDictionary()
 
 
 def application_state(spark: Any) -> ApplicationState:
     """Return the state of the application of a session. Drop those of stopped applications."""
     owner = spark_context(spark) or spark
-    with _lock:
-        if owner not in _applications:
-            for other in filter(is_stopped, list(_applications)):
-                del _applications[other]
-            _applications[owner] = ApplicationState()
-        return _applications[owner]
+    state = _applications.get(owner)
+    if state is not None:
+        return state
+    # Copy the references at once, because other threads may add applications meanwhile.
+    for other in (reference() for reference in _applications.keyrefs()):
+        if other is not None and is_stopped(other):
+            _applications.pop(other, None)
+    return _applications.setdefault(owner, ApplicationState())
 
 
 def session_state(spark: Any) -> SessionState:
     """Return the state of a session. A session that `newSession` made has its own."""
-    sessions, id_ = application_state(spark).sessions, session_id(spark)
-    with _lock:
-        return sessions.setdefault(id_, SessionState())
+    sessions = application_state(spark).sessions
+    return sessions.setdefault(session_id(spark), SessionState())
 
 
 def compiled_java(jvm: Any, compile_classes: Callable[[], Any], name: str = "") -> Any:
@@ -122,8 +132,8 @@ def compiled_java(jvm: Any, compile_classes: Callable[[], Any], name: str = "") 
     Py4j caches methods by the name of their class, so a class must not be compiled again. Sessions
     also share Spark's cache of frames, which compares plans and so needs the same classes.
     """
-    with _compile_lock:
-        objects = _compiled_java.setdefault(jvm, {})
-        if name not in objects:
-            objects[name] = compile_classes()
-        return objects[name]
+    compiled = _compiled_java.setdefault(jvm, _CompiledJava())
+    with compiled.lock:
+        if name not in compiled.objects:
+            compiled.objects[name] = compile_classes()
+        return compiled.objects[name]

@@ -78,7 +78,7 @@ _SECOND = 10**9
 # File systems that store times in whole seconds may round them to two seconds.
 COARSE_REST_NS = 2 * _SECOND
 # Other file systems use the time of the last kernel tick, which is at most 10 ms old.
-_FINE_REST_NS = _SECOND // 20
+FINE_REST_NS = _SECOND // 20
 
 
 def is_at_rest(identity: FileIdentity, at: int) -> bool:
@@ -99,7 +99,7 @@ def written_at(identity: FileIdentity) -> int:
 
 def rest_ns(written: int) -> int:
     """Return how long after a write the next one may leave the times as they are, in ns."""
-    return _FINE_REST_NS if written % _SECOND else COARSE_REST_NS
+    return FINE_REST_NS if written % _SECOND else COARSE_REST_NS
 
 
 @contextlib.contextmanager

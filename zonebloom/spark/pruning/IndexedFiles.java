@@ -2,8 +2,11 @@ package zonebloom;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.security.MessageDigest;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
 import java.util.*;
+import java.util.Base64;
 import java.util.concurrent.*;
 import java.util.function.BiFunction;
 import org.apache.commons.codec.binary.Hex;
@@ -22,6 +25,7 @@ import org.apache.spark.sql.execution.datasources.*;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 import scala.collection.JavaConverters;
 import scala.collection.immutable.Seq;
@@ -303,37 +307,91 @@ public final class Scan {
     return JSON.valueToTree(request).toString();
   }
 
-  /** Return, as JSON, the names, sizes and modification times of the listed files by folder. */
-  public String files() throws Exception {
-    return JSON.writeValueAsString(filesByFolder());
-  }
-
-  /** Return the SHA-256 digest of files(). A listing with the same digest has the same files. */
-  public String digest() throws Exception {
-    byte[] text = JSON.writeValueAsBytes(filesByFolder());
-    return Hex.encodeHexString(MessageDigest.getInstance("SHA-256").digest(text));
-  }
-
-  private List filesByFolder() {
+  /**
+   * Return the listed files in a compact form, in Base64 because Python decodes a byte[] slowly.
+   * All numbers are little-endian:
+   *
+   *   int     number of folders f
+   *   int     number of files n
+   *   long[]  n sizes in bytes
+   *   long[]  n modification times in ms
+   *   int[]   f numbers of files in each folder
+   *   int[]   f lengths of the paths of folders
+   *   int[]   n lengths of the names of files
+   *   byte[]  the paths of folders, in UTF-8, without separators
+   *   byte[]  the names of files, in UTF-8, without separators
+   *
+   * A folder is named again if files of another folder are listed in between.
+   */
+  public String files() {
+    List statuses = statuses();
+    int numFiles = statuses.size();
     List folders = new ArrayList();
+    List folderSizes = new ArrayList();
+    byte[][] names = new byte[numFiles][];
     String folder = null;
-    List[] columns = null;
-    for (Object directory : JavaConverters.seqAsJavaList(listedDirectories)) {
-      for (Object status : JavaConverters.seqAsJavaList(((PartitionDirectory) directory).files())) {
-        FileStatusWithMetadata file = (FileStatusWithMetadata) status;
-        String path = file.getPath().toString();
-        int end = path.lastIndexOf('/');
-        if (!path.substring(0, end).equals(folder)) {
-          folder = path.substring(0, end);
-          columns = new List[] {new ArrayList(), new ArrayList(), new ArrayList()};
-          folders.add(new Object[] {folder, columns[0], columns[1], columns[2]});
-        }
-        columns[0].add(path.substring(end + 1));
-        columns[1].add(file.getLen());
-        columns[2].add(file.getModificationTime());
+    int numBytes = 0;
+    int numFilesInFolder = 0;
+    for (int i = 0; i < numFiles; i++) {
+      String path = ((FileStatusWithMetadata) statuses.get(i)).getPath().toString();
+      int end = path.lastIndexOf('/');
+      if (folder == null || end != folder.length() || !path.startsWith(folder)) {
+        if (folder != null) folderSizes.add(numFilesInFolder);
+        folder = path.substring(0, end);
+        byte[] text = folder.getBytes(StandardCharsets.UTF_8);
+        folders.add(text);
+        numBytes += text.length;
+        numFilesInFolder = 0;
       }
+      numFilesInFolder++;
+      names[i] = path.substring(end + 1).getBytes(StandardCharsets.UTF_8);
+      numBytes += names[i].length;
     }
-    return folders;
+    if (folder != null) folderSizes.add(numFilesInFolder);
+    ByteBuffer buffer = ByteBuffer.allocate(8 + folders.size() * 8 + numFiles * 20 + numBytes);
+    buffer.order(ByteOrder.LITTLE_ENDIAN);
+    buffer.putInt(folders.size());
+    buffer.putInt(numFiles);
+    for (Object status : statuses) buffer.putLong(((FileStatusWithMetadata) status).getLen());
+    for (Object status : statuses) {
+      buffer.putLong(((FileStatusWithMetadata) status).getModificationTime());
+    }
+    for (Object size : folderSizes) buffer.putInt(((Integer) size).intValue());
+    for (Object text : folders) buffer.putInt(((byte[]) text).length);
+    for (int i = 0; i < numFiles; i++) buffer.putInt(names[i].length);
+    for (Object text : folders) buffer.put((byte[]) text);
+    for (int i = 0; i < numFiles; i++) buffer.put(names[i]);
+    return Base64.getEncoder().encodeToString(buffer.array());
+  }
+
+  /**
+   * Return 128 bits of a hash of the paths, sizes and modification times of the listed files.
+   * Python keeps the files of an earlier scan with the same digest.
+   */
+  public String digest() {
+    // These are two chains of XXH64 with different seeds.
+    long first = 42;
+    long second = 4242;
+    for (Object item : statuses()) {
+      FileStatusWithMetadata status = (FileStatusWithMetadata) item;
+      // A URI stores its text, while Path.toString() makes a new one.
+      byte[] path = status.getPath().toUri().toString().getBytes(StandardCharsets.UTF_8);
+      first = XXH64.hashUnsafeBytes(path, Platform.BYTE_ARRAY_OFFSET, path.length, first);
+      first = XXH64.hashLong(status.getLen(), first);
+      first = XXH64.hashLong(status.getModificationTime(), first);
+      second = XXH64.hashUnsafeBytes(path, Platform.BYTE_ARRAY_OFFSET, path.length, second);
+      second = XXH64.hashLong(status.getLen(), second);
+      second = XXH64.hashLong(status.getModificationTime(), second);
+    }
+    return Long.toHexString(first) + "-" + Long.toHexString(second);
+  }
+
+  private List statuses() {
+    List statuses = new ArrayList();
+    for (Object directory : JavaConverters.seqAsJavaList(listedDirectories)) {
+      statuses.addAll(JavaConverters.seqAsJavaList(((PartitionDirectory) directory).files()));
+    }
+    return statuses;
   }
 
   /**

@@ -28,7 +28,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.row_keys.rules import columns_of_entry
 from zonebloom.spark.pruning.answer import PruningResult, merge_results
-from zonebloom.spark.pruning.indexed_files import CatalogFiles, known_keys
+from zonebloom.spark.pruning.indexed_files import CatalogFiles, find_known_files
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
@@ -220,14 +220,13 @@ class IndexLookup:
         version, (root, base) = catalog.latest(), place
 
         def open_files() -> CatalogFiles | None:
-            paths = [base + path.removeprefix(root) for path in files.paths.to_pylist()]
             data_folder = root_of_index(catalog.filesystem, base, catalog.folder)
-            keys = known_keys(version, paths, data_folder)
-            if keys is None:
+            known_files = find_known_files(version, files.paths_below(root, base), data_folder)
+            if known_files is None:
                 return None
             indices = version.indices.items()
             used_indices = {n: entry for n, entry in indices if names is None or n in names}
-            return CatalogFiles(catalog, replace(version, indices=used_indices), paths, keys, files)
+            return CatalogFiles(catalog, replace(version, indices=used_indices), known_files, files)
 
         return self._cached((place, catalog.folder, names), (version, files), open_files)
 

@@ -6,69 +6,94 @@ A file can be skipped only if it is unchanged since it was indexed and since Spa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from zonebloom.base.lazy_sequence import LazySequence
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.fragment_table import fragment_table
+from zonebloom.catalog.listed_coverage import KnownFiles, ListedCoverage, coverage_of_states
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.search import NoIndex
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.discovery import source_of_files
-from zonebloom.sources.source import Fragment, Source
+from zonebloom.sources.source import Source, is_plain_parquet
 from zonebloom.spark.column_case import files_with_other_case
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.rebase import without_rebased_literals
+from zonebloom.storage.file_states import look_at_files
+from zonebloom.storage.files import is_local
 
 _MAX_LISTED_FILES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _ListedSource(Source):
+    """Listed Parquet files. They have no partition values or views, and are made late."""
+
+    def __post_init__(self) -> None:
+        is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
+        object.__setattr__(self, "is_parquet", is_parquet)
+        object.__setattr__(self, "is_local", is_local(self.filesystem))
+        object.__setattr__(self, "has_views", False)
+        # `CatalogFiles` looks at the files, and knows their paths.
+        object.__setattr__(self, "_paths", [])
+
+    def partition_columns(self) -> set[str]:
+        return set()
 
 
 class _ListingCheck:
     """The existing files compared with Spark's listing and a catalog version."""
 
-    def __init__(self, snapshot: Snapshot, files: ListedFiles):
+    def __init__(self, snapshot: Snapshot, coverage: ListedCoverage, files: ListedFiles):
         self.snapshot = snapshot
-        source, coverage = snapshot.source, snapshot.coverage
-        vanished_keys = set(coverage.missing_keys)
-        is_present = [fragment.key not in vanished_keys for fragment in source.fragments]
-        present_files = files.take(np.flatnonzero(is_present))
-        identities = [fragment.identity for fragment in coverage.fragments]
-        sizes, mtimes_ns, *_ = zip(*identities, strict=True)
-        is_known = np.array([fragment.num_rows is not None for fragment in coverage.fragments])
-        is_same = is_known & present_files.unchanged_mask(np.array(sizes), np.array(mtimes_ns))
+        self.coverage = coverage
+        states = coverage.states
+        is_unchanged = files.unchanged_mask(states.sizes, states.mtimes_ns)[coverage.positions]
+        is_same = coverage.is_known & is_unchanged
         # Fragment ids and numbers of the files that are unchanged since they were indexed and
         # since Spark listed them.
-        self.ids, self.numbers = coverage.fragment_ids[is_same], present_files.numbers[is_same]
-        num_changed = int(is_known.sum() - is_same.sum())
+        self.ids = coverage.ids[is_same]
+        self.numbers = files.numbers[coverage.positions[is_same]]
+        num_changed = int(coverage.is_known.sum() - is_same.sum())
         self.notes = tuple(_notes_on_kept_files(coverage.unknown_fragments, num_changed))
         # Ids of files that may spell a column name in another case, by column.
         self.ids_with_other_case: dict[tuple[str, ...], list[int]] = {}
 
 
 class CatalogFiles:
-    """Listed files, with their paths and catalog keys, and a catalog version with some of them."""
+    """Listed files with their paths and catalog keys, and a catalog version with some of them."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        version: Version,
-        paths: Sequence[str],
-        keys: Sequence[str],
-        files: ListedFiles,
+        self, catalog: Catalog, version: Version, known_files: KnownFiles, files: ListedFiles
     ):
         self._files = files
+        self._known_files = known_files
         # The first file by path gives the schema, as for a dataset of the folder.
-        first = source_of_files([min(paths)], filesystem=catalog.filesystem)
-        self._source: Source = replace(first, fragments=tuple(map(Fragment, paths, keys)))
+        first = source_of_files([known_files.paths[0].as_py()], filesystem=catalog.filesystem)
+        fragments = LazySequence(len(files), known_files.fragments)
+        self._source = _ListedSource(
+            first.schema,
+            first.file_format,
+            first.filesystem,
+            first.root,
+            fragments,
+            type_agreement=first.type_agreement,
+        )
         self._opened = OpenedDataset(self._source, catalog, version)
-        self._listing_check: _ListingCheck | None = None
+        self._last_check: _ListingCheck | None = None
 
     def has_index_on(self, columns: frozenset[str]) -> bool:
         """Return whether there is an index on one of the columns, given in lower case."""
@@ -78,12 +103,8 @@ class CatalogFiles:
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which of these files hold no row that passes the filters of a scan."""
         predicate = without_rebased_literals(scan.predicate(self._source.schema))
-        snapshot = self._opened.look()
-        search = self._opened.search_snapshot(snapshot, predicate)
-        check = self._listing_check
-        if check is None or check.snapshot is not snapshot:
-            # The snapshot is the same object while the files do not change.
-            check = self._listing_check = _ListingCheck(snapshot, self._files)
+        check = self._check()
+        search = self._opened.search_snapshot(check.snapshot, predicate)
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
         for view in search.used_views.values() if scan.ignores_case else ():
@@ -107,6 +128,26 @@ class CatalogFiles:
             notes=(*notes, *check.notes),
         )
 
+    def _check(self) -> _ListingCheck:
+        """Look at the files. The result is the same object while the files do not change."""
+        last = self._last_check
+        states = look_at_files(self._source.filesystem, self._known_files.paths)
+        if last is not None and last.coverage.is_reusable and last.coverage.states.equals(states):
+            return last
+        coverage = coverage_of_states(
+            self._known_files,
+            states,
+            self._opened.new_id,
+            earlier=None if last is None else last.coverage,
+        )
+        if last is not None and last.coverage.equals(coverage):
+            # Keep the snapshot, which caches what searches need.
+            last.coverage = coverage
+            return last
+        # Another thread may do the same for other files, so assign all in one step.
+        self._last_check = _ListingCheck(self._opened.snapshot_of(coverage), coverage, self._files)
+        return self._last_check
+
     def _ids_with_other_case(self, check: _ListingCheck, column: tuple[str, ...]) -> list[int]:
         if column not in check.ids_with_other_case:
             files = files_with_other_case(check.snapshot, column)
@@ -114,24 +155,22 @@ class CatalogFiles:
         return check.ids_with_other_case[column]
 
 
-def known_keys(version: Version, paths: Sequence[str], root: str | None) -> list[str] | None:
-    """Return the keys of files in a version, or None if it knows none of them.
+def find_known_files(
+    version: Version, paths: pa.StringArray, root: str | None
+) -> KnownFiles | None:
+    """Return files with their keys in a version, or None if it knows none of them.
 
     The root is the data folder of the index, or None if the index serves several datasets.
     """
-    relative_paths: list[str] = []
+    compute: Any = pc
+    entries = fragment_table(version.fragments)
+    keys = [paths]
     if root is not None:
         prefix = f"{root.rstrip('/')}/"
-        relative_paths = [path.removeprefix(prefix) for path in paths]
-    for keys in filter(None, (relative_paths, paths)):
-        # Use the key strings of the version where possible, to save memory with many files.
-        fragments = list(map(version.fragments.get, keys))
-        if any(fragments):
-            return [
-                key if fragment is None else fragment.key
-                for key, fragment in zip(keys, fragments, strict=True)
-            ]
-    return None
+        below = compute.utf8_slice_codeunits(paths, len(prefix))
+        keys.insert(0, compute.if_else(compute.starts_with(paths, prefix), below, paths))
+    all_known_files = (KnownFiles.of(paths, part, entries) for part in keys)
+    return next((files for files in all_known_files if files.has_known_file), None)
 
 
 def _notes_on_kept_files(unknown: Sequence[PresentFragment], num_changed: int) -> Iterator[Note]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import base64
 import functools
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -49,12 +49,11 @@ class JvmScan:
 
         If roots and files are those of an earlier scan, the cached object of that scan is returned.
         """
-        roots = tuple(self.roots)
+        roots, digest = tuple(self.roots), self._java_scan.digest()
         cached = self._listings.get(roots)
-        if cached is None or cached[0] != self._java_scan.digest():
-            text = self._java_scan.files()
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            cached = self._listings.put(roots, (digest, ListedFiles.of(json.loads(text))))
+        if cached is None or cached[0] != digest:
+            files = ListedFiles.from_bytes(base64.b64decode(self._java_scan.files()))
+            cached = self._listings.put(roots, (digest, files))
         return cached[1]
 
     def predicate(self, schema: pa.Schema) -> ast.Predicate:

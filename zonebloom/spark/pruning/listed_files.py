@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,22 +26,49 @@ class ListedFiles:
     folders: Sequence[tuple[str, int]] = ()
 
     @classmethod
-    def of(cls, folders: Iterable[tuple[str, list[str], list[int], list[int]]]) -> ListedFiles:
-        """Return the files of folders, given as folder, names, sizes and modification times."""
+    def from_bytes(cls, data: bytes) -> ListedFiles:
+        """Return the files that `Scan.files` in `IndexedFiles.java` encoded."""
+        buffer, position = pa.py_buffer(data), 0
+
+        def numbers(count: int, dtype: type[np.signedinteger[Any]]) -> np.ndarray:
+            nonlocal position
+            values = np.frombuffer(buffer, np.dtype(dtype).newbyteorder("<"), count, position)
+            position += values.nbytes
+            return values.astype(dtype, copy=False)
+
+        def texts(lengths: np.ndarray) -> pa.StringArray:
+            nonlocal position
+            offsets = np.zeros(lengths.size + 1, np.int32)
+            np.cumsum(lengths, out=offsets[1:])
+            body = buffer.slice(position, int(offsets[-1]))
+            position += body.size
+            buffers = [None, pa.py_buffer(offsets), body]
+            return pa.StringArray.from_buffers(lengths.size, *buffers[1:])
+
+        num_folders, num_files = numbers(2, np.int32).tolist()
+        sizes, mtimes_ms = numbers(num_files, np.int64), numbers(num_files, np.int64)
+        counts, folder_lengths = numbers(num_folders, np.int32), numbers(num_folders, np.int32)
+        name_lengths = numbers(num_files, np.int32)
+        folders, names = texts(folder_lengths), texts(name_lengths)
+        return cls.of(folders, counts, names, sizes.copy(), mtimes_ms.copy())
+
+    @classmethod
+    def of(
+        cls,
+        folders: pa.StringArray,
+        counts: np.ndarray,
+        names: pa.StringArray,
+        sizes: np.ndarray,
+        mtimes_ms: np.ndarray,
+    ) -> ListedFiles:
+        """Return the files of folders, with the number of files in each folder."""
         compute: Any = pc
-        paths: list[str] = []
-        sizes: list[int] = []
-        mtimes_ms: list[int] = []
-        counts = []
-        for folder, names, folder_sizes, folder_mtimes in folders:
-            counts.append((folder, len(names)))
-            paths += [f"{folder}/{name}" for name in names]
-            sizes += folder_sizes
-            mtimes_ms += folder_mtimes
-        texts = pa.array(paths, pa.string())
-        numbers = compute.rank(texts, tiebreaker="dense").to_numpy().astype(np.int64)
-        sizes_and_mtimes = np.array(sizes, np.int64), np.array(mtimes_ms, np.int64)
-        return cls(texts, *sizes_and_mtimes, numbers, counts)
+        folder_numbers = np.repeat(np.arange(counts.size), counts)
+        folder_paths = folders.take(pa.array(folder_numbers))
+        paths = compute.binary_join_element_wise(folder_paths, names, "/")
+        ranks = compute.rank(paths, tiebreaker="dense").to_numpy().astype(np.int64)
+        runs = tuple(zip(folders.to_pylist(), counts.tolist(), strict=True))
+        return cls(paths, sizes, mtimes_ms, ranks, runs)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -52,6 +79,12 @@ class ListedFiles:
         return ListedFiles(
             paths, self.sizes[positions], self.mtimes_ms[positions], self.numbers[positions]
         )
+
+    def paths_below(self, root: str, base: str) -> pa.StringArray:
+        """Return the paths with another base in place of their root."""
+        compute: Any = pc
+        rest = compute.utf8_slice_codeunits(self.paths, len(root))
+        return compute.binary_join_element_wise(base, rest, "")
 
     def unchanged_mask(self, sizes: np.ndarray, mtimes_ns: np.ndarray) -> np.ndarray:
         """Return a mask of the files whose size and time are still as Spark listed them."""

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.spark.pruning.answer import PruningResult, roots_text
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
@@ -159,6 +160,8 @@ def set_session_rule(spark: SparkSession, ask: Ask) -> None:
     rule = _new_rule(spark, ask)
     if rule is not None:
         rule.install()
+        # The first query then finds the kernels that look at many files.
+        KERNELS.load_in_background()
 
 
 def remove_session_rule(spark: Any) -> None:
