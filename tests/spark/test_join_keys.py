@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import random
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.pruning.prune_plan import Reason
+from zonebloom.storage.paths import plain_path
 
 FILES, ROWS = 8, 3_000
 INDEXED = ["id", "small", "name", "dec", "d", "t", "b"]
@@ -414,3 +416,41 @@ def test_random_joins_return_the_rows_of_spark(spark, lake, enabled, part):
             assert rows(frame) == expected, text
         pruned += any(files < FILES for files in files_of(frame))
     assert pruned
+
+
+def test_a_changed_dimension_gives_new_keys(spark, lake, enabled):
+    """The keys are those of the dimension at each query, after inserts, a TRUNCATE and REFRESH."""
+    spark.sql("CREATE TABLE keys (id BIGINT) USING parquet")
+    try:
+        text = "SELECT count(*), min(k.id) FROM fact JOIN keys k USING (id)"
+        spark.sql("INSERT INTO keys VALUES (1003)")
+        frame = spark.sql(text)
+        assert [tuple(row) for row in frame.collect()] == [(3, 1_003)]
+        assert files_of(frame) == [1]
+        spark.sql("INSERT INTO keys VALUES (6007)")
+        assert [tuple(row) for row in spark.sql(text).collect()] == [(6, 1_003)]
+        path, *_ = spark.table("keys").inputFiles()
+        folder = Path(plain_path(path, encoded=True)).parent
+        pq.write_table(pa.table({"id": [2_011]}), folder / "other.parquet")
+        spark.sql("REFRESH TABLE keys")
+        assert [tuple(row) for row in spark.sql(text).collect()] == [(9, 1_003)]
+        spark.sql("INSERT OVERWRITE keys VALUES (4002)")
+        assert [tuple(row) for row in spark.sql(text).collect()] == [(3, 4_002)]
+        spark.sql("TRUNCATE TABLE keys")
+        assert [tuple(row) for row in spark.sql(text).collect()] == [(0, None)]
+    finally:
+        spark.sql("DROP TABLE keys")
+
+
+def test_a_write_of_joined_rows_is_that_of_spark(spark, tmp_path, lake, enabled):
+    """A table that the join reads cannot be overwritten, and another gets the rows of Spark."""
+    spark.sql(f"CREATE TABLE target USING parquet LOCATION '{tmp_path / 't'}' AS TABLE dim")
+    try:
+        joined = spark.table("fact").join(spark.table("target"), "id").select("target.*")
+        with pytest.raises(PySparkException):
+            joined.write.mode("overwrite").saveAsTable("target")
+        assert spark.table("target").count() == spark.table("dim").count()
+        spark.sql("INSERT INTO target SELECT d.* FROM fact JOIN dim d USING (id) LIMIT 5")
+        assert spark.table("target").count() == spark.table("dim").count() + 5
+    finally:
+        spark.sql("DROP TABLE target")
