@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import zipfile
 from decimal import Decimal
 
 import pyarrow as pa
@@ -20,7 +21,9 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import EngineError
 from zonebloom.spark import versions
+from zonebloom.spark.jar.__main__ import write_jar
 from zonebloom.spark.joins import rules
+from zonebloom.spark.pruning import optimizer_rule
 
 # On Spark without Python data sources, a test with this mark must fail with the error that says so.
 needs_python_sources = pytest.mark.xfail(
@@ -81,6 +84,34 @@ def test_enabled_and_pruned_frames_have_the_rows_of_spark(spark, folder, ansi):
 def test_explain_shows_which_files_are_read(spark, folder, capsys):
     zs.prune(spark.read.parquet(folder)).where("id = 7").explain()
     assert "(zonebloom: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "left_semi", "left_anti"])
+def test_the_keys_of_a_join_choose_files(spark, tmp_path, monkeypatch, how):
+    set_constant(monkeypatch, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
+    (tmp_path / "lake").mkdir()
+    for number in range(4):
+        ids = pa.array(range(number * 5_000, (number + 1) * 5_000), pa.int64())
+        pq.write_table(pa.table({"id": ids, "x": ids}), tmp_path / "lake" / f"{number}.parquet")
+    zb.dataset(str(tmp_path / "lake")).create_scalar_index("id", spark=False)
+    pq.write_table(pa.table({"id": [5_007, 5_900, -3, None]}), tmp_path / "keys.parquet")
+    keys = spark.read.parquet(str(tmp_path / "keys.parquet"))
+    frame = keys.join(spark.read.parquet(str(tmp_path / "lake")), "id", how)
+    expected = rows(frame)
+    zs.enable(spark)
+    try:
+        again = keys.join(spark.read.parquet(str(tmp_path / "lake")), "id", how)
+        assert rows(again) == expected
+        [kept] = [scan.kept_files for scan in zs.last_scans(again).relations if scan.num_files > 1]
+    finally:
+        zs.disable(spark)
+    assert kept == 1
+
+
+def test_a_jar_of_the_rules_is_written(spark, tmp_path):
+    write_jar(spark, str(tmp_path / "zonebloom.jar"))
+    with zipfile.ZipFile(tmp_path / "zonebloom.jar") as jar:
+        assert {"zonebloom/Extensions.class", "zonebloom/JoinKeys.class"} <= set(jar.namelist())
 
 
 def test_spark_tasks_build_the_index_of_this_process(spark, tmp_path):
