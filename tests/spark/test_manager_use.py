@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
-from seams import replace_function
+from seams import replace_function, set_constant
 from spark_data import files_read
 
 import zonebloom as zb
@@ -22,6 +22,7 @@ from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarni
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace import source
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.pruning.optimizer_rule import remove_session_rule
 
 ROWS = 500
@@ -118,6 +119,24 @@ def read(frame):
     """Return the number of files that a frame reads when it runs."""
     frame.collect()
     return files_read(frame)
+
+
+# joins
+
+
+def test_the_keys_of_a_join_choose_files(spark, manager, lake, monkeypatch, capsys):
+    set_constant(monkeypatch, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
+    keys = spark.createDataFrame([(2_003,), (4_001,), (None,)], "id bigint")
+    frame = spark.read.parquet(str(lake)).join(keys, "id")
+    assert applied(manager, frame) == rows(frame)
+    assert files(manager, frame) == [2, 4]
+    manager.explain(frame, verbose=True)
+    assert f"zonebloom: 2 of {FILES} files by ids.id" in capsys.readouterr().out
+    outer = spark.read.parquet(str(lake)).join(keys, "id", "left")
+    plan = manager.why_not(outer)
+    assert not plan.is_pruned
+    assert Reason.JOIN_NOT_USED in plan.reasons
+    assert applied(manager, outer) == rows(outer)
 
 
 # apply
