@@ -317,7 +317,7 @@ def test_a_new_file_and_a_changed_one_are_read(spark, tmp_path, lake, enabled):
 
 WHY = {
     "no index": ("fact f JOIN dim d ON f.x = d.x", "no index on a column"),
-    "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "without a match"),
+    "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "no side is small"),
     "most files": ("fact f JOIN every d ON f.id = d.id", "in most files"),
     "both large": ("fact f JOIN parted d ON f.id = d.id", "no side is small"),
 }
@@ -454,3 +454,61 @@ def test_a_write_of_joined_rows_is_that_of_spark(spark, tmp_path, lake, enabled)
         assert spark.table("target").count() == spark.table("dim").count() + 5
     finally:
         spark.sql("DROP TABLE target")
+
+
+def test_a_chain_of_small_sides(spark, lake, enabled):
+    """The keys of `listed` leave few files of `fact`, which is then a small side itself."""
+    zs.disable(spark)
+    text = (
+        "SELECT p.row FROM parted p JOIN "
+        "(SELECT f.name FROM fact f JOIN listed USING (id) GROUP BY f.name) s ON p.name = s.name"
+    )
+    expected = rows(spark.sql(text))
+    assert expected
+    zs.enable(spark)
+    size = (lake / "fact" / "1.parquet").stat().st_size
+    with spark_data.settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": str(3 * size)}):
+        frame = spark.sql(text)
+        assert rows(frame) == expected
+    # A side of two files is no eighth of the other, but one of a file is.
+    assert files_of(frame, "parted") in ([FILES], [2])
+
+
+def test_a_limited_side_with_dynamic_partitions_is_left_to_spark(spark, lake, enabled):
+    """Spark may compute a filter of partitions from the limited side once more."""
+    text = (
+        "SELECT count(*) FROM parted f JOIN (SELECT p, id FROM dim WHERE x < 90 LIMIT 4) d "
+        "ON f.p = d.p AND f.id = d.id"
+    )
+    frame = spark.sql(text)
+    frame.collect()
+    assert "LocalTableScan" not in frame._jdf.queryExecution().optimizedPlan().toString()
+
+
+def test_a_computed_key_does_not_fail_for_other_rows(spark, lake, enabled):
+    """A cast of a stored key is no key, because it fails for rows that other conditions drop."""
+    dimension = spark.sql("SELECT id, CAST(id AS INT) AS n FROM listed WHERE id IS NOT NULL")
+    dimension.createOrReplaceTempView("numbered")
+    text = (
+        "SELECT f.row FROM fact f JOIN listed l ON f.id = l.id JOIN numbered n "
+        "ON CAST(substr(f.name, 2) AS INT) = n.n AND f.id = n.id"
+    )
+    check(spark, text)
+
+
+def test_a_long_list_is_no_small_side(spark, lake, enabled):
+    rows_of_list = [(number % 5, str(number) * 50) for number in range(5_000)]
+    long = spark.createDataFrame(rows_of_list, "id long, text string")
+    frame = spark.table("fact").join(long.groupBy("id").count(), "id")
+    frame.collect()
+    assert files_of(frame) == [FILES]
+    assert "LocalTableScan" not in frame._jdf.queryExecution().optimizedPlan().toString()
+
+
+def test_a_plan_of_several_partitions_shows_the_files_of_each(spark, lake, enabled):
+    zs.disable(spark)
+    parted = spark.table("parted")
+    parts = [parted.where(f"p = {part} AND id = 1003") for part in (1, 2)]
+    plan = zs.prune_plan(parts[0].union(parts[1]))
+    kept = [[path.rsplit("/", 1)[1] for path in scan.kept_paths] for scan in plan.relations]
+    assert kept == [["1.parquet"], []]

@@ -67,7 +67,7 @@ class KnownFiles:
         return tuple(map(Fragment, self.paths.to_pylist(), self.keys.to_pylist()))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ListedCoverage(Coverage):
     """A coverage whose fragments are made late. See `coverage_of_states`.
 

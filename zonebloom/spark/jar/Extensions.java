@@ -10,16 +10,19 @@ import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.function.BiFunction;
 import org.apache.spark.SparkConf;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationEnd;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
+import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Gives all sessions of an application the rules, if spark.sql.extensions names this class. */
 public final class Extensions extends scala.runtime.AbstractFunction1 {
   public Object apply(Object extensions) {
-    // Spark makes the analyzer of each session, with such rules, before its first query.
+    // Spark calls the makers of resolution rules once for each session, before its first query.
     ((SparkSessionExtensions) extensions).injectResolutionRule(new RuleInstaller());
     return scala.runtime.BoxedUnit.UNIT;
   }
@@ -30,20 +33,37 @@ final class RuleInstaller extends scala.runtime.AbstractFunction1 {
   private Service service = null;
 
   public Object apply(Object session) {
-    SparkSession classic = (SparkSession) session;
-    SparkConf conf = classic.sparkContext().conf();
-    double timeoutSeconds = conf.getTimeAsSeconds("spark.zonebloom.timeout", "60s");
-    long minJoinScanBytes = conf.getSizeAsBytes("spark.zonebloom.minJoinScanBytes", "64m");
-    Plans plans = new Plans();
-    plans.rule(classic, service(classic), timeoutSeconds, minJoinScanBytes).install();
+    try {
+      install((SparkSession) session);
+    } catch (Exception error) {
+      Service.LOG.warn("Spark reads all files: the rules of zonebloom were not installed", error);
+    }
     return new EmptyRule();
   }
 
-  /** Return the service that all sessions share. */
-  private synchronized Service service(SparkSession session) {
-    if (service == null) service = new Service(session);
-    return service;
+  private synchronized void install(SparkSession session) {
+    // The defaults are those of optimizer_rule.py.
+    SparkConf conf = session.sparkContext().conf();
+    long timeoutMs = conf.getTimeAsMs("spark.zonebloom.timeout", "60s");
+    long minJoinScanBytes = conf.getSizeAsBytes("spark.zonebloom.minJoinScanBytes", "64m");
+    // The sessions that getOrCreate() and newSession() made of one another share the service.
+    if (service == null) {
+      service = new Service(session, timeoutMs);
+      session.sparkContext().addSparkListener(new ServiceStopper(service));
+    }
+    new Plans().rule(session, service, timeoutMs / 1000.0, minJoinScanBytes).install();
   }
+}
+
+/** Ends the service with its application. */
+final class ServiceStopper extends SparkListener {
+  private final Service service;
+
+  ServiceStopper(Service service) {
+    this.service = service;
+  }
+
+  public void onApplicationEnd(SparkListenerApplicationEnd event) { service.end(); }
 }
 
 final class EmptyRule extends Rule {
@@ -55,17 +75,21 @@ final class EmptyRule extends Rule {
  * its input does. zonebloom/spark/jar/service.py describes the messages.
  */
 final class Service implements BiFunction {
-  private static final long MAX_BUSY_MS = 60000;
-  private static final long RESTART_MS = 60000;
+  static final Logger LOG = LoggerFactory.getLogger("zonebloom");
+  private static final long MIN_START_INTERVAL_MS = 60000;
+  // A process that is busy for this many timeouts is taken for hanging.
+  private static final long MAX_BUSY_TIMEOUTS = 10;
+  private final long maxBusyMs;
   private final List command;
   private final String settings;
-  private Process process = null;
+  private volatile Process process = null;
   private BufferedReader input;
   private BufferedWriter output;
   private long nextStartMs = 0;
   private volatile long busySinceMs = 0;
 
-  Service(SparkSession session) {
+  Service(SparkSession session, long timeoutMs) {
+    maxBusyMs = MAX_BUSY_TIMEOUTS * timeoutMs;
     SparkConf conf = session.sparkContext().conf();
     String python = conf.get("spark.zonebloom.python", "python3");
     command = Arrays.asList(new Object[] {python, "-m", "zonebloom.spark.jar.service"});
@@ -78,14 +102,13 @@ final class Service implements BiFunction {
   public Object apply(Object request, Object scan) {
     // End a process that hangs, so that this scan need not wait for it.
     long since = busySinceMs;
-    Process busy = process;
-    if (since != 0 && System.currentTimeMillis() - since > MAX_BUSY_MS && busy != null) {
-      busy.destroyForcibly();
-    }
+    if (since != 0 && System.currentTimeMillis() - since > maxBusyMs) end();
     return choose((String) request, (Scan) scan);
   }
 
   private synchronized String choose(String request, Scan scan) {
+    // The scan may have waited here for longer than it waits for a result.
+    if (scan.isClosed()) return null;
     busySinceMs = System.currentTimeMillis();
     try {
       if (process == null || !process.isAlive()) start();
@@ -100,20 +123,25 @@ final class Service implements BiFunction {
         else throw new IOException("the Python process wrote " + message);
       }
     } catch (Exception error) {
-      if (process != null) process.destroyForcibly();
+      end();
       process = null;
-      LoggerFactory.getLogger("zonebloom")
-          .warn("Spark reads all files of a scan: " + command + " gave no answer: " + error);
+      LOG.warn("Spark reads all files of a scan: " + command + " gave no answer: " + error);
       throw new IllegalStateException(error);
     } finally {
       busySinceMs = 0;
     }
   }
 
+  /** End the process. The next scan starts another. */
+  void end() {
+    Process running = process;
+    if (running != null) running.destroyForcibly();
+  }
+
   private void start() throws IOException {
     long now = System.currentTimeMillis();
-    if (now < nextStartMs) throw new IOException("it failed less than a minute ago");
-    nextStartMs = now + RESTART_MS;
+    if (now < nextStartMs) throw new IOException("it was started less than a minute ago, and ended");
+    nextStartMs = now + MIN_START_INTERVAL_MS;
     ProcessBuilder builder = new ProcessBuilder(new String[0]);
     builder.command(command);
     builder.redirectError(ProcessBuilder.Redirect.INHERIT);

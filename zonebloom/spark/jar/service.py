@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from contextlib import suppress
 from typing import IO
 
+from zonebloom.base.notices import warn
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import FileChooser
 from zonebloom.spark.session_state import SessionState
@@ -55,6 +58,8 @@ def serve(requests: IO[str], replies: IO[str]) -> None:
     settings = json.loads(requests.readline())
     index_dirs = [folder for folder in map(str.strip, settings["index_dirs"]) if folder]
     lookup = IndexLookup(used_settings(settings["s3a"]), index_dirs)
+    for warning in lookup.missing_dirs():
+        warn(warning)
     chooser = FileChooser(lookup.ask, SessionState())
     scan = _PipedScan(requests, replies)
     while request := requests.readline():
@@ -63,7 +68,10 @@ def serve(requests: IO[str], replies: IO[str]) -> None:
 
 if __name__ == "__main__":
     # Whatever else writes to the standard output must not get into the messages.
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as messages:
-        os.dup2(2, 1)
-        sys.stdin.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdin.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
+    # An interrupt at the terminal is for the JVM, which ends this process with its own.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(BrokenPipeError):
         serve(sys.stdin, messages)

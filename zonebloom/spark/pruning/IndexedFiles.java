@@ -43,7 +43,7 @@ public final class IndexedFiles implements FileIndex {
   // the cache makes Python choose the files only once.
   private final Map cachedScans;
   private volatile Scan lastScan = null;
-  // The filters of the only scan of these files, or null if they are not known.
+  // The filters of the scan that withFilters() was called for, or null.
   private Seq scanPartitionFilters = null;
   private Seq scanDataFilters = null;
   private volatile long scanBytes = -1;
@@ -76,16 +76,18 @@ public final class IndexedFiles implements FileIndex {
     return files;
   }
 
-  boolean hasFilters(Seq partitionFilters, Seq dataFilters) {
+  /** Return whether withFilters() made this object for a scan with these filters. */
+  boolean isFor(Seq partitionFilters, Seq dataFilters) {
     return partitionFilters.equals(scanPartitionFilters) && dataFilters.equals(scanDataFilters);
   }
 
-  /** Return whether an index may answer equalities of an expression. */
-  boolean hasIndexOn(Expression column) {
-    Seq none = JavaConverters.asScalaBuffer(new ArrayList()).toSeq();
-    Seq filters = JavaConverters.asScalaBuffer(Collections.singletonList(new IsNotNull(column)))
-        .toSeq();
-    return scan(none, filters).hasIndex();
+  /**
+   * Return whether there is an index on a column. No index excludes files by IS NOT NULL, but the
+   * result tells whether there was one to ask.
+   */
+  boolean hasIndexOn(Expression column, Seq partitionFilters) {
+    List filters = Collections.singletonList(new IsNotNull(column));
+    return scan(partitionFilters, JavaConverters.asScalaBuffer(filters).toSeq()).hasIndex();
   }
 
   /** Return the result for the scan that listed files last, or null if no index was asked. */
@@ -158,20 +160,26 @@ final class Chooser {
   private static final ExecutorService THREADS =
       Executors.newCachedThreadPool(new DaemonThreadFactory());
   private final BiFunction choose;
-  private final double timeoutSeconds;
+  private final long timeoutMs;
+  // After a timeout, no scan is asked until this time, so that a query waits only once.
+  private volatile long nextAskMs = 0;
 
   Chooser(BiFunction choose, double timeoutSeconds) {
     this.choose = choose;
-    this.timeoutSeconds = timeoutSeconds;
+    this.timeoutMs = (long) (timeoutSeconds * 1000);
   }
 
   void choose(Scan scan) {
+    if (System.currentTimeMillis() < nextAskMs) {
+      scan.fail("the index gave an earlier scan no answer within " + timeoutMs / 1000.0 + " s");
+      return;
+    }
     try {
       Future result = THREADS.submit(new ChooseCall(choose, scan.request(), scan));
-      long milliseconds = (long) (timeoutSeconds * 1000);
-      scan.close((String) result.get(milliseconds, TimeUnit.MILLISECONDS));
+      scan.close((String) result.get(timeoutMs, TimeUnit.MILLISECONDS));
     } catch (TimeoutException error) {
-      scan.fail("the index gave no answer within " + timeoutSeconds + " s");
+      nextAskMs = System.currentTimeMillis() + timeoutMs;
+      scan.fail("the index gave no answer within " + timeoutMs / 1000.0 + " s");
     } catch (InterruptedException error) {
       Thread.currentThread().interrupt();
       scan.fail("the query was interrupted");
@@ -231,6 +239,9 @@ public final class Scan {
 
   synchronized Seq directories() { return directories; }
 
+  /** Return whether there is a result, so that the files can be chosen no more. */
+  synchronized boolean isClosed() { return isClosed; }
+
   /** Return the result as JSON, null before there is one. */
   synchronized String result() { return result; }
 
@@ -245,18 +256,11 @@ public final class Scan {
     return bytes;
   }
 
-  /** Return whether there is an index on the columns of the filters. */
+  /** Return whether there was an index on the columns of the filters to ask. */
   boolean hasIndex() {
     try {
       JsonNode description = JSON.readTree(result());
-      if (description.has("problem")) return false;
-      JsonNode notes = description.get("notes");
-      for (int i = 0; i < notes.size(); i++) {
-        JsonNode note = (JsonNode) notes.get(i);
-        String reason = ((JsonNode) note.get(0)).asText();
-        if (reason.equals("NO_INDEX") || reason.equals("NO_INDEX_ON_COLUMN")) return false;
-      }
-      return true;
+      return description.has("has_index") && description.get("has_index").asBoolean();
     } catch (Exception error) {
       return false;
     }
@@ -578,12 +582,15 @@ public final class Plans {
    * ScanRule comes last, after the rule that indexes relations.
    */
   static void install(SparkSession session, Class kind, Rule newRule) {
-    List rules = new ArrayList();
-    for (Object rule : JavaConverters.seqAsJavaList(session.experimental().extraOptimizations())) {
-      if (rule.getClass() != kind) rules.add(rule);
+    synchronized (session) {
+      List rules = new ArrayList();
+      Seq oldRules = session.experimental().extraOptimizations();
+      for (Object rule : JavaConverters.seqAsJavaList(oldRules)) {
+        if (rule.getClass() != kind) rules.add(rule);
+      }
+      if (newRule != null) rules.add(newRule instanceof ScanRule ? rules.size() : 0, newRule);
+      session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
     }
-    if (newRule != null) rules.add(newRule instanceof ScanRule ? rules.size() : 0, newRule);
-    session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
   }
 
   /** Return why the joins of an optimized plan choose no files, one text for each. */
@@ -688,6 +695,8 @@ public final class IndexRule extends Rule {
 public final class ScanRule extends Rule {
   private final SparkSession session;
   private final long minJoinScanBytes;
+  // Hashes of sides of joins that had too many rows, so that they are computed in vain only once.
+  private final Set largeSides = ConcurrentHashMap.newKeySet();
 
   ScanRule(SparkSession session, long minJoinScanBytes) {
     this.session = session;
@@ -696,16 +705,26 @@ public final class ScanRule extends Rule {
 
   /** Return the changed plan, or the same object if there is nothing to change. */
   public TreeNode apply(TreeNode plan) {
-    FilterAttacher attacher = new FilterAttacher();
-    TreeNode attached = ((LogicalPlan) plan).transformUpWithSubqueries(attacher);
-    for (Object files : attacher.addedFiles) ((IndexedFiles) files).finishRewrite();
-    if (attacher.addedFiles.isEmpty()) attached = plan;
-    return new JoinKeys(session, minJoinScanBytes).apply((LogicalPlan) attached);
+    LogicalPlan attached = FilterAttacher.attach((LogicalPlan) plan);
+    return new JoinKeys(session, minJoinScanBytes, largeSides).apply(attached);
+  }
+}
+
+/** A function that changes some nodes of a plan, in the form that Spark's transform methods take. */
+abstract class NodeChange extends scala.runtime.AbstractPartialFunction {
+  /** Return the node in place of a node, or null to leave it as it is. */
+  abstract Object changed(Object node);
+
+  public boolean isDefinedAt(Object node) { return changed(node) != null; }
+
+  public Object applyOrElse(Object node, scala.Function1 otherwise) {
+    Object newNode = changed(node);
+    return newNode == null ? otherwise.apply(node) : newNode;
   }
 }
 
 /** A plan transformation that gives each Parquet relation an IndexedFiles as its file index. */
-final class RelationIndexer extends scala.runtime.AbstractPartialFunction {
+final class RelationIndexer extends NodeChange {
   private final Chooser chooser;
   final List addedFiles = new ArrayList();
 
@@ -721,16 +740,10 @@ final class RelationIndexer extends scala.runtime.AbstractPartialFunction {
         && ((HadoopFsRelation) relation).fileFormat().getClass() == ParquetFileFormat.class;
   }
 
-  public boolean isDefinedAt(Object plan) {
-    return plan instanceof LogicalRelation
-        && !((LogicalRelation) plan).isStreaming()
-        && !((LogicalRelation) plan).output().isEmpty()
-        && isParquet(((LogicalRelation) plan).relation());
-  }
-
-  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
-    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+  Object changed(Object plan) {
+    if (!(plan instanceof LogicalRelation)) return null;
     LogicalRelation node = (LogicalRelation) plan;
+    if (node.isStreaming() || node.output().isEmpty() || !isParquet(node.relation())) return null;
     HadoopFsRelation relation = (HadoopFsRelation) node.relation();
     IndexedFiles files =
         new IndexedFiles(relation.location(), chooser, Plans.session(relation));
@@ -751,17 +764,12 @@ public final class DescribedScanStrategy extends SparkStrategy {
 }
 
 /** A plan transformation that adds the chosen files to the name of each indexed scan. */
-final class ScanDescriber extends scala.runtime.AbstractPartialFunction {
-  public boolean isDefinedAt(Object plan) {
-    return plan instanceof FileSourceScanExec
-        && ((FileSourceScanExec) plan).relation().location() instanceof IndexedFiles;
-  }
-
-  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
-    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+final class ScanDescriber extends NodeChange {
+  Object changed(Object plan) {
+    if (!(plan instanceof FileSourceScanExec)) return null;
     FileSourceScanExec scan = (FileSourceScanExec) plan;
     Seq filters = Plans.withoutSubqueries(scan.dataFilters());
-    if (filters.isEmpty()) return scan;
+    if (!(scan.relation().location() instanceof IndexedFiles) || filters.isEmpty()) return null;
     IndexedFiles files = ((IndexedFiles) scan.relation().location()).copyForLeaf();
     Seq partitionFilters = Plans.withoutSubqueries(scan.partitionFilters());
     String summary = files.scan(partitionFilters, filters).summary();

@@ -4,6 +4,7 @@ import java.util.*;
 import org.apache.spark.SparkThrowable;
 import org.apache.spark.api.python.PythonRDD;
 import org.apache.spark.rdd.MapPartitionsRDD;
+import org.apache.spark.rdd.ParallelCollectionPartition;
 import org.apache.spark.rdd.ParallelCollectionRDD;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -74,6 +75,9 @@ final class FilteredScan {
     dataFilters = JavaConverters.asScalaBuffer(ofRows).toSeq();
   }
 
+  /** Return whether the file index knows these filters. */
+  boolean isAttached() { return files.isFor(partitionFilters, dataFilters); }
+
   /** Return the scan below a node of a plan, or null if the node is no filter of a scan. */
   static FilteredScan of(Object plan) {
     if (!(plan instanceof Filter) || !(((Filter) plan).child() instanceof LogicalRelation)) {
@@ -116,19 +120,20 @@ final class Terms {
 }
 
 /** A plan transformation that tells the file index of each scan the filters of that scan. */
-final class FilterAttacher extends scala.runtime.AbstractPartialFunction {
-  final List addedFiles = new ArrayList();
+final class FilterAttacher extends NodeChange {
+  private final List addedFiles = new ArrayList();
 
-  public boolean isDefinedAt(Object plan) {
-    FilteredScan scan = FilteredScan.of(plan);
-    return scan != null
-        && !scan.dataFilters.isEmpty()
-        && !scan.files.hasFilters(scan.partitionFilters, scan.dataFilters);
+  /** Return a plan with such file indices, or the same plan. */
+  static LogicalPlan attach(LogicalPlan plan) {
+    FilterAttacher attacher = new FilterAttacher();
+    LogicalPlan attached = (LogicalPlan) plan.transformUpWithSubqueries(attacher);
+    for (Object files : attacher.addedFiles) ((IndexedFiles) files).finishRewrite();
+    return attacher.addedFiles.isEmpty() ? plan : attached;
   }
 
-  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
-    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+  Object changed(Object plan) {
     FilteredScan scan = FilteredScan.of(plan);
+    if (scan == null || scan.dataFilters.isEmpty() || scan.isAttached()) return null;
     IndexedFiles files = scan.files.withFilters(scan.partitionFilters, scan.dataFilters);
     addedFiles.add(files);
     return new Filter(
@@ -143,8 +148,9 @@ final class FilterAttacher extends scala.runtime.AbstractPartialFunction {
  * <p>The small side is computed once, here. Its rows take its place in the plan, so that the keys
  * and the joined rows cannot differ, and its keys become a filter of the other side.
  */
-final class JoinKeys extends scala.runtime.AbstractPartialFunction {
+final class JoinKeys extends NodeChange {
   private static final int MAX_ROWS = 10000;
+  private static final int MAX_LARGE_SIDES = 1000;
   // The keys are used if the files that may hold them have less than this share of the bytes.
   private static final double MAX_KEPT_SHARE = 0.75;
   // A side is computed early only if the other side reads this many times its bytes.
@@ -154,13 +160,16 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
   private final SparkSession session;
   private final long minScanBytes;
   private final long maxSideBytes;
+  private final Set largeSides;
+  private boolean hasDynamicPruning = false;
   private String note;
   // Small sides with the rows that replace them, in the order in which they were computed.
   private final List computedSides = new ArrayList();
 
-  JoinKeys(SparkSession session, long minScanBytes) {
+  JoinKeys(SparkSession session, long minScanBytes, Set largeSides) {
     this.session = session;
     this.minScanBytes = minScanBytes;
+    this.largeSides = largeSides;
     this.maxSideBytes = session.sessionState().conf().autoBroadcastJoinThreshold();
   }
 
@@ -168,6 +177,7 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
   LogicalPlan apply(LogicalPlan plan) {
     if (maxSideBytes <= 0 || plan.isStreaming()) return plan;
     if (!plan.containsPattern(TreePattern.JOIN())) return plan;
+    hasDynamicPruning = plan.containsPattern(TreePattern.DYNAMIC_PRUNING_SUBQUERY());
     LogicalPlan result = (LogicalPlan) plan.transformUp(this);
     // Other places of the same side, such as a filter of partitions, must have the same rows.
     for (Object side : computedSides) {
@@ -176,16 +186,11 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     return result;
   }
 
-  public boolean isDefinedAt(Object plan) {
-    return plan instanceof Join
-        && ((Join) plan).condition().isDefined()
-        && ((Join) plan).getTagValue(NOTE).isEmpty();
-  }
-
-  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
-    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+  Object changed(Object plan) {
+    if (!(plan instanceof Join) || ((Join) plan).condition().isEmpty()) return null;
     Join join = (Join) plan;
-    note = "it compares no stored column by =, or all rows stay without a match";
+    if (join.getTagValue(NOTE).isDefined()) return null;
+    note = "no = compares a column of files, or the join keeps rows of them without a match";
     try {
       // Rows of a preserved side appear in the result even if their keys match nothing.
       JoinType type = join.joinType();
@@ -241,7 +246,7 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     List keys = new ArrayList();
     for (Object term : Terms.of(condition)) {
       JoinKey key = JoinKey.of((Expression) term, filtered, small);
-      if (key == null || key.scans.isEmpty()) continue;
+      if (key == null || key.probedScans.isEmpty()) continue;
       keys.add(key);
       scanBytes = Math.max(scanBytes, key.scanBytes());
     }
@@ -251,11 +256,11 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
       return join;
     }
     if (!isCheap(small, scanBytes)) {
-      note = "no side is small and certain, or rows of the large side stay without a match";
+      note = "no side is small beside the files of the other and can be computed early";
       return join;
     }
     List indexedKeys = new ArrayList();
-    for (Object key : keys) if (((JoinKey) key).isIndexed()) indexedKeys.add(key);
+    for (Object key : keys) if (((JoinKey) key).hasIndex()) indexedKeys.add(key);
     if (indexedKeys.isEmpty()) {
       note = "there is no index on a column that it compares by =";
       return join;
@@ -264,23 +269,25 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     InternalRow[] rows =
         Dataset.ofRows(session, small).queryExecution().executedPlan().executeTake(MAX_ROWS + 1);
     if (rows.length > MAX_ROWS) {
+      if (largeSides.size() >= MAX_LARGE_SIDES) largeSides.clear();
+      largeSides.add(small.semanticHash());
       note = "its smaller side has more than " + MAX_ROWS + " rows";
       return join;
     }
     List copies = new ArrayList();
     for (InternalRow row : rows) copies.add(row.copy());
-    SideReplacer replacer = new SideReplacer(small, copies);
-    computedSides.add(replacer);
-
     LogicalPlan newSide = filtered;
     for (Object key : indexedKeys) {
       newSide = Pushed.filter(((JoinKey) key).filter(copies, small), newSide);
     }
+    newSide = FilterAttacher.attach(newSide);
     note = "";
-    if (keptShare(newSide) >= MAX_KEPT_SHARE) {
+    if (bytes(newSide) >= MAX_KEPT_SHARE * bytes(filtered)) {
       note = "its keys may be in most files";
       newSide = filtered;
     }
+    SideReplacer replacer = new SideReplacer(small, copies);
+    computedSides.add(replacer);
     return join.copy(
         isLeft ? newSide : replacer.rows,
         isLeft ? replacer.rows : newSide,
@@ -289,39 +296,40 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
         join.hint());
   }
 
-  /** Return the share of bytes that the scans of a side read now of those that they read before. */
-  private static double keptShare(LogicalPlan side) {
-    List scans = new ArrayList();
-    FilteredScan.collect(side, scans);
-    double before = 0;
-    double after = 0;
-    for (Object item : scans) {
-      FilteredScan scan = (FilteredScan) item;
-      if (scan.files.hasFilters(scan.partitionFilters, scan.dataFilters)) continue;
-      before += scan.files.sizeInBytes();
-      after += scan.files.withFilters(scan.partitionFilters, scan.dataFilters).sizeInBytes();
+  /** Return the bytes that all indexed scans of a side read. */
+  private static double bytes(LogicalPlan side) {
+    double bytes = 0;
+    for (Object item : JavaConverters.seqAsJavaList(side.collectLeaves())) {
+      if (!(item instanceof LogicalRelation)) continue;
+      Object relation = ((LogicalRelation) item).relation();
+      if (!(relation instanceof HadoopFsRelation)) continue;
+      FileIndex files = ((HadoopFsRelation) relation).location();
+      if (files instanceof IndexedFiles) bytes += files.sizeInBytes();
     }
-    return before == 0 ? 1 : after / before;
+    return bytes;
   }
 
-  /** Return whether a side can be computed early at a cost that is small beside the other side. */
+  /** Return whether a side has known nodes only, and reads little beside the other side. */
   private boolean isCheap(LogicalPlan side, long otherBytes) {
-    long bytes = side.deterministic() && isSimple(side) ? leafBytes(side) : Long.MAX_VALUE;
-    return bytes <= Math.min(maxSideBytes, otherBytes / MIN_SIZE_RATIO);
+    if (!side.deterministic() || !isSimple(side)) return false;
+    if (largeSides.contains(side.semanticHash())) return false;
+    return leafBytes(side) <= Math.min(maxSideBytes, otherBytes / MIN_SIZE_RATIO);
   }
 
-  private static boolean isSimple(LogicalPlan plan) {
+  private boolean isSimple(LogicalPlan plan) {
+    // Rows of these nodes may differ each time. A filter of partitions that Spark derived from the
+    // side may compute it again.
+    boolean mayDiffer =
+        plan instanceof GlobalLimit || plan instanceof LocalLimit || plan instanceof Window;
     boolean isKnown =
         plan.children().isEmpty()
             || plan instanceof Aggregate
             || plan instanceof Filter
-            || plan instanceof GlobalLimit
             || plan instanceof Join
-            || plan instanceof LocalLimit
             || plan instanceof Project
             || plan instanceof Sort
             || plan instanceof Union
-            || plan instanceof Window;
+            || (mayDiffer && !hasDynamicPruning);
     if (!isKnown || plan.containsPattern(TreePattern.PLAN_EXPRESSION())) return false;
     for (Object child : JavaConverters.seqAsJavaList(plan.children())) {
       if (!isSimple((LogicalPlan) child)) return false;
@@ -335,7 +343,10 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     for (Object item : JavaConverters.seqAsJavaList(plan.collectLeaves())) {
       LogicalPlan leaf = (LogicalPlan) item;
       if (leaf instanceof LocalRelation || leaf instanceof OneRowRelation) continue;
-      if (leaf instanceof LogicalRDD && isList(((LogicalRDD) leaf).rdd())) continue;
+      if (leaf instanceof LogicalRDD) {
+        bytes += listBytes(((LogicalRDD) leaf).rdd());
+        continue;
+      }
       boolean isKnown =
           leaf instanceof Range
               || (leaf instanceof LogicalRelation
@@ -350,16 +361,25 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
   }
 
   /**
-   * Return whether the rows of an RDD come from a list of the driver, as those of createDataFrame
-   * do. Python's functions may have changed them.
+   * Return the bytes of a list of the driver whose rows an RDD has, as that of createDataFrame, or
+   * a large number if the RDD has other rows. Functions of the user may have changed the rows.
    */
-  private static boolean isList(RDD rdd) {
+  private static long listBytes(RDD rdd) {
     while (!(rdd instanceof ParallelCollectionRDD)) {
       boolean isMapped = rdd instanceof MapPartitionsRDD || rdd instanceof PythonRDD;
-      if (!isMapped || rdd.dependencies().size() != 1) return false;
+      if (!isMapped || rdd.dependencies().size() != 1) return Long.MAX_VALUE / 2;
       rdd = ((org.apache.spark.Dependency) rdd.dependencies().apply(0)).rdd();
     }
-    return true;
+    long bytes = 0;
+    Object[] partitions = (Object[]) rdd.partitions();
+    for (int i = 0; i < partitions.length; i++) {
+      scala.collection.Seq values = ((ParallelCollectionPartition) partitions[i]).values();
+      for (Object value : JavaConverters.asJavaIterable(values)) {
+        // Python's rows are pickled in batches.
+        bytes += value instanceof byte[] ? ((byte[]) value).length : 64;
+      }
+    }
+    return bytes;
   }
 }
 
@@ -368,20 +388,27 @@ final class JoinKey {
   // The expression of the filtered side, without the cast that widens an integer.
   private final Expression stored;
   private final Expression given;
-  // The scans to which Spark can push a filter of the stored expression, with an empty one.
-  final List scans = new ArrayList();
+  // The scans that a filter of the stored expression reaches. Their conditions contain a probe, a
+  // filter without values. It is empty if the filter would compute more than a stored value there,
+  // because that may fail for rows which other conditions exclude.
+  final List probedScans = new ArrayList();
 
   private JoinKey(Expression stored, Expression given, LogicalPlan filtered) {
     this.stored = stored;
     this.given = given;
-    Expression empty = new InSet(stored, Pushed.scalaSet(new HashSet()));
-    List all = new ArrayList();
-    FilteredScan.collect(Pushed.filter(empty, filtered), all);
-    for (Object scan : all) if (column((FilteredScan) scan) != null) scans.add(scan);
+    Expression probe = new InSet(stored, Pushed.scalaSet(new HashSet()));
+    List scans = new ArrayList();
+    FilteredScan.collect(Pushed.filter(probe, filtered), scans);
+    for (Object scan : scans) if (probed((FilteredScan) scan) != null) probedScans.add(scan);
+    for (Object scan : scans) {
+      Expression column = probed((FilteredScan) scan);
+      while (column instanceof GetStructField) column = ((GetStructField) column).child();
+      if (column != null && !(column instanceof AttributeReference)) probedScans.clear();
+    }
   }
 
-  /** Return what the empty filter compares in a scan, or null if it is not there. */
-  private static Expression column(FilteredScan scan) {
+  /** Return what the probe compares in a scan, or null if it is not there. */
+  private static Expression probed(FilteredScan scan) {
     for (Object term : Terms.of(scan.node.condition())) {
       if (term instanceof InSet && ((InSet) term).hset().isEmpty()) return ((InSet) term).child();
     }
@@ -391,15 +418,15 @@ final class JoinKey {
   /** Return the bytes that these scans read now. */
   long scanBytes() {
     long bytes = 0;
-    for (Object scan : scans) bytes += ((FilteredScan) scan).files.sizeInBytes();
+    for (Object scan : probedScans) bytes += ((FilteredScan) scan).files.sizeInBytes();
     return bytes;
   }
 
   /** Return whether an index may choose the files of one of these scans. */
-  boolean isIndexed() {
-    for (Object item : scans) {
+  boolean hasIndex() {
+    for (Object item : probedScans) {
       FilteredScan scan = (FilteredScan) item;
-      if (scan.files.hasIndexOn(column(scan))) return true;
+      if (scan.files.hasIndexOn(probed(scan), scan.partitionFilters)) return true;
     }
     return false;
   }
@@ -486,7 +513,7 @@ final class Pushed {
 }
 
 /** A plan transformation that puts the computed rows of a plan in its place. */
-final class SideReplacer extends scala.runtime.AbstractPartialFunction {
+final class SideReplacer extends NodeChange {
   private final LogicalPlan side;
   final LogicalPlan rows;
 
@@ -501,9 +528,5 @@ final class SideReplacer extends scala.runtime.AbstractPartialFunction {
     this.rows = (LogicalPlan) empty.makeCopy(fields);
   }
 
-  public boolean isDefinedAt(Object plan) { return side.equals(plan); }
-
-  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
-    return isDefinedAt(plan) ? rows : otherwise.apply(plan);
-  }
+  Object changed(Object plan) { return side.equals(plan) ? rows : null; }
 }

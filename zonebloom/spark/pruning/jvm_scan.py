@@ -34,9 +34,10 @@ class JvmScan:
 
     @property
     def key(self) -> str:
-        """Return a text that scans of the same roots by the same filters have in common."""
+        """Return a text that scans of the same files by the same filters have in common."""
         filters = sorted(json.dumps(node, sort_keys=True) for node in self.filters)
-        return json.dumps([self.roots, filters, self.ignores_case])
+        digest = self._java_scan.digest()
+        return json.dumps([self.roots, digest, filters, self.ignores_case])
 
     @property
     def columns(self) -> frozenset[str]:

@@ -30,16 +30,20 @@ from zonebloom.spark.versions import (
     new_java_object,
 )
 
+# Reasons why no index was asked for a column of the filter, or none gave an answer.
+_NO_INDEX = {
+    Reason.NO_INDEX,
+    Reason.NO_INDEX_ON_COLUMN,
+    Reason.INDEX_DAMAGED,
+    Reason.APPLY_DISABLED,
+}
 # A function that returns which files of a scan hold no matching row.
 Ask = Callable[[JvmScan], PruningResult]
 # If an index gives no answer in this time, Spark reads all files of the scan.
 MAX_ANSWER_SECONDS = 60.0
 # A scan that reads fewer bytes gets no filter from the keys of a join.
 MIN_JOIN_SCAN_BYTES = 64 << 20
-_TIMEOUT_TEXT = (
-    f"an index answered later than {MAX_ANSWER_SECONDS:.0f} s after it was asked, so Spark read "
-    "all files of that scan"
-)
+_TIMEOUT_TEXT = "an index answered too late, so Spark read all files of that scan"
 
 
 def warn_once(state: SessionState, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
@@ -184,7 +188,7 @@ def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRel
     description = json.loads(text)
     if "problem" in description:
         return PruningResult.of_unusable_index(description["problem"]).describe(roots)
-    del description["summary"]
+    del description["summary"], description["has_index"]
     indices = tuple(description.pop("indices"))
     notes = tuple(Note(Reason[reason], text) for reason, text in description.pop("notes"))
     return PrunedRelation(
@@ -196,6 +200,8 @@ def _to_json(relation: PrunedRelation) -> str:
     return json.dumps(
         {
             "summary": relation.summary,
+            # An index can be on the columns and yet answer no part of the filter.
+            "has_index": relation.reasons.isdisjoint(_NO_INDEX),
             "filter": relation.filter,
             "num_files": relation.num_files,
             "kept_files": relation.kept_files,

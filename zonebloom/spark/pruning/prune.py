@@ -291,7 +291,7 @@ def _checked_lookup(
 
 
 def describe_pruning(df: Any, ask: Ask | None) -> PrunePlan:
-    """Return which files of each scan an index keeps, or without one, which were kept."""
+    """Return which files of each scan `ask` keeps. If it is None, return what the last run kept."""
     spark = session_of(df)
     try:
         plans = jvm_plans(spark)
@@ -305,10 +305,11 @@ def describe_pruning(df: Any, ask: Ask | None) -> PrunePlan:
 
     def ask_once(scan: JvmScan) -> PruningResult:
         # An index notes its damage only in the first result.
-        if scan.key not in results:
+        key = scan.key
+        if key not in results:
             assert ask is not None
-            results[scan.key] = ask(scan)
-        return results[scan.key]
+            results[key] = ask(scan)
+        return results[key]
 
     def scan_of(node: Any) -> JvmScan | None:
         java_scan = plans.scan(node)
