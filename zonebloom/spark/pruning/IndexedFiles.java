@@ -489,18 +489,18 @@ final class Filters {
    * Return a column, a struct leaf, a string in lower case, the value of a map's key, a field of
    * all structs in an array, or a literal. Return an empty map for any other expression.
    */
-  private static Map operand(Expression filter) {
-    if (filter instanceof Literal) return literals(Collections.singletonList(filter));
+  private static Map operand(Expression expression) {
+    if (expression instanceof Literal) return literals(Collections.singletonList(expression));
     Map result = new HashMap();
     LinkedList names = new LinkedList();
     LinkedList metadata = new LinkedList();
-    Expression top = filter;
+    Expression top = expression;
     if (top instanceof Lower) {
       result.put("lower", true);
       top = (Expression) top.children().apply(0);
     }
-    boolean isElement = top == filter && (top instanceof GetMapValue || top instanceof ElementAt);
-    if (isElement && top.children().apply(1) instanceof Literal) {
+    boolean isElement = top instanceof GetMapValue || top instanceof ElementAt;
+    if (isElement && top == expression && top.children().apply(1) instanceof Literal) {
       result.put("key", literals(Collections.singletonList(top.children().apply(1))));
       top = (Expression) top.children().apply(0);
     }
@@ -521,7 +521,7 @@ final class Filters {
       metadata.addFirst(((AttributeReference) top).metadata().json());
       result.put("column", names);
       result.put("metadata", metadata);
-      result.put("type", filter.dataType().catalogString());
+      result.put("type", expression.dataType().catalogString());
     }
     return result;
   }
