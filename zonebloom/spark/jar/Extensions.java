@@ -140,7 +140,7 @@ final class Service implements BiFunction {
 
   private void start() throws IOException {
     long now = System.currentTimeMillis();
-    if (now < nextStartMs) throw new IOException("it was started less than a minute ago, and ended");
+    if (now < nextStartMs) throw new IOException("it started and ended within a minute");
     nextStartMs = now + MIN_START_INTERVAL_MS;
     ProcessBuilder builder = new ProcessBuilder(new String[0]);
     builder.command(command);

@@ -710,7 +710,7 @@ public final class ScanRule extends Rule {
   }
 }
 
-/** A function that changes some nodes of a plan, in the form that Spark's transform methods take. */
+/** A function that changes some nodes of a plan, as Spark's transform methods take it. */
 abstract class NodeChange extends scala.runtime.AbstractPartialFunction {
   /** Return the node in place of a node, or null to leave it as it is. */
   abstract Object changed(Object node);

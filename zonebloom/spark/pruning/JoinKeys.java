@@ -63,7 +63,8 @@ final class FilteredScan {
     List ofRows = new ArrayList();
     for (Object term : Terms.of(node.condition())) {
       Expression filter = (Expression) term;
-      if (!filter.deterministic() || filter.containsPattern(TreePattern.PLAN_EXPRESSION())) continue;
+      if (!filter.deterministic()) continue;
+      if (filter.containsPattern(TreePattern.PLAN_EXPRESSION())) continue;
       boolean isOfPartitions = true;
       for (Object column : JavaConverters.seqAsJavaList(filter.references().toSeq())) {
         String name = ((Attribute) column).name().toLowerCase(Locale.ROOT);
