@@ -512,3 +512,31 @@ def test_a_plan_of_several_partitions_shows_the_files_of_each(spark, lake, enabl
     plan = zs.prune_plan(parts[0].union(parts[1]))
     kept = [[path.rsplit("/", 1)[1] for path in scan.kept_paths] for scan in plan.relations]
     assert kept == [["1.parquet"], []]
+
+
+@pytest.mark.parametrize("kind", ["text", "date", "time"])
+def test_keys_that_parquet_filters_would_not_find(spark, tmp_path, enabled, kind):
+    """Spark compares texts that are no UTF-8, and Julian days, as other values in its filters."""
+    make, type_ = {
+        "text": (lambda i: b"\xff\xfe%03d" % i, pa.binary()),
+        "date": (lambda i: i - 141_440, pa.int32()),
+        "time": (lambda i: (i - 141_440) * 86_400_000_000, pa.int64()),
+    }[kind]
+    stored = {"text": pa.string(), "date": pa.date32(), "time": pa.timestamp("us", "UTC")}[kind]
+    values = pa.array([make(i) for i in range(400)], type_)
+    buffers = values.buffers()
+    keys = pa.Array.from_buffers(stored, len(values), buffers)
+    table = pa.table({"k": keys, "v": pa.array(range(400))})
+    (tmp_path / "fact").mkdir()
+    for number in range(4):
+        part = table.slice(number * 100, 100)
+        pq.write_table(part, tmp_path / "fact" / f"{number}.parquet")
+    zb.dataset(str(tmp_path / "fact")).create_scalar_index("k", spark=False)
+    pq.write_table(table.slice(5, 1), tmp_path / "keys.parquet")
+    modes = {
+        f"spark.sql.parquet.{name}RebaseModeInRead": "CORRECTED" for name in ("datetime", "int96")
+    }
+    with spark_data.settings(spark, **modes):
+        fact = spark.read.parquet(str(tmp_path / "fact")).drop("x")
+        joined = fact.join(spark.read.parquet(str(tmp_path / "keys.parquet")).select("k"), "k")
+        assert [row.v for row in joined.select("v").collect()] == [5]

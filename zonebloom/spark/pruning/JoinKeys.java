@@ -40,6 +40,7 @@ import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.*;
 import org.apache.spark.sql.types.*;
 import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.collection.JavaConverters;
 import scala.collection.immutable.Seq;
 
@@ -279,7 +280,8 @@ final class JoinKeys extends NodeChange {
     for (InternalRow row : rows) copies.add(row.copy());
     LogicalPlan newSide = filtered;
     for (Object key : indexedKeys) {
-      newSide = Pushed.filter(((JoinKey) key).filter(copies, small), newSide);
+      Expression filter = ((JoinKey) key).filter(copies, small);
+      if (filter != null) newSide = Pushed.filter(filter, newSide);
     }
     newSide = FilterAttacher.attach(newSide);
     note = "";
@@ -386,6 +388,10 @@ final class JoinKeys extends NodeChange {
 
 /** An equality of a join between an expression of the filtered side and one of the small side. */
 final class JoinKey {
+  // 1582-10-15, the first day of the Gregorian calendar, and 1900-01-01, before which Spark may
+  // rebase times.
+  private static final int FIRST_DAY = -141427;
+  private static final long FIRST_MICROSECOND = -2208988800000000L;
   // The expression of the filtered side, without the cast that widens an integer.
   private final Expression stored;
   private final Expression given;
@@ -449,9 +455,9 @@ final class JoinKey {
       boolean isWider = stored.dataType().defaultSize() > child.dataType().defaultSize();
       if (isInteger(child.dataType()) && isWider) stored = child;
     }
-    // Spark's Parquet filters lose rows with NaN or -0.0, so keys of these types add no filter.
+    // Spark's Parquet filters lose rows with NaN or -0.0, so floats add no filter.
     DataType type = stored.dataType();
-    boolean isExact =
+    boolean isSupported =
         isInteger(type)
             || type.equals(DataTypes.StringType)
             || type instanceof BinaryType
@@ -459,7 +465,7 @@ final class JoinKey {
             || type instanceof TimestampType
             || type instanceof TimestampNTZType
             || type instanceof DecimalType;
-    return isExact ? new JoinKey(stored, given, filtered) : null;
+    return isSupported ? new JoinKey(stored, given, filtered) : null;
   }
 
   private static boolean isInteger(DataType type) {
@@ -469,17 +475,33 @@ final class JoinKey {
         || type instanceof LongType;
   }
 
-  /** Return the filter that the stored value is one of the keys in the rows of the small side. */
+  /**
+   * Return the filter that the stored value is one of the keys in the rows of the small side, or
+   * null if Spark's Parquet filters would not find one of the keys.
+   */
   Expression filter(List rows, LogicalPlan small) {
     Seq expressions = JavaConverters.asScalaBuffer(Collections.singletonList(given)).toSeq();
     InterpretedProjection projection = new InterpretedProjection(expressions, small.output());
     Set keys = new HashSet();
     for (Object row : rows) {
       Object key = projection.apply((InternalRow) row).copy().get(0, given.dataType());
+      if (key != null && !isExact(key)) return null;
       Object value = key == null ? null : storedValue(key);
       if (value != null) keys.add(value);
     }
     return new InSet(stored, Pushed.scalaSet(keys));
+  }
+
+  /**
+   * Return whether Spark's Parquet filters, which compare values of Java's own types, find a key.
+   * They change text that is no UTF-8, and dates and times of the Julian calendar.
+   */
+  private boolean isExact(Object key) {
+    DataType type = given.dataType();
+    if (key instanceof UTF8String) return UTF8String.fromString(key.toString()).equals(key);
+    if (type instanceof DateType) return ((Integer) key).intValue() >= FIRST_DAY;
+    boolean isTime = type instanceof TimestampType || type instanceof TimestampNTZType;
+    return !isTime || ((Long) key).longValue() >= FIRST_MICROSECOND;
   }
 
   /** Return a key in the type of the stored value, or null if it is outside its range. */
