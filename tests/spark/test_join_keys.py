@@ -11,6 +11,7 @@ import random
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -519,24 +520,29 @@ def test_keys_that_parquet_filters_would_not_find(spark, tmp_path, enabled, kind
     """Spark compares texts that are no UTF-8, and Julian days, as other values in its filters."""
     make, type_ = {
         "text": (lambda i: b"\xff\xfe%03d" % i, pa.binary()),
-        "date": (lambda i: i - 141_440, pa.int32()),
-        "time": (lambda i: (i - 141_440) * 86_400_000_000, pa.int64()),
+        # Each file has eight days. Those of the first one are not in the Julian calendar.
+        "date": (lambda i: i // 100 * 400 + i % 8 - 141_437, pa.int32()),
+        "time": (lambda i: (i // 100 * 400 + i % 8 - 141_437) * 86_400_000_000, pa.int64()),
     }[kind]
     stored = {"text": pa.string(), "date": pa.date32(), "time": pa.timestamp("us", "UTC")}[kind]
     values = pa.array([make(i) for i in range(400)], type_)
-    buffers = values.buffers()
-    keys = pa.Array.from_buffers(stored, len(values), buffers)
+    keys = pa.Array.from_buffers(stored, len(values), values.buffers())
+    dice = np.random.default_rng(1)
     table = pa.table({"k": keys, "v": pa.array(range(400))})
     (tmp_path / "fact").mkdir()
     for number in range(4):
-        part = table.slice(number * 100, 100)
+        # Random numbers make the files large beside that of the keys.
+        part = pa.concat_tables([table.slice(number * 100, 100)] * 40)
+        part = part.append_column("x", pa.array(dice.random(part.num_rows)))
         pq.write_table(part, tmp_path / "fact" / f"{number}.parquet")
-    zb.dataset(str(tmp_path / "fact")).create_scalar_index("k", spark=False)
+    zb.dataset(str(tmp_path / "fact")).create_scalar_index(["k", "v"], spark=False)
     pq.write_table(table.slice(5, 1), tmp_path / "keys.parquet")
     modes = {
         f"spark.sql.parquet.{name}RebaseModeInRead": "CORRECTED" for name in ("datetime", "int96")
     }
     with spark_data.settings(spark, **modes):
-        fact = spark.read.parquet(str(tmp_path / "fact")).drop("x")
-        joined = fact.join(spark.read.parquet(str(tmp_path / "keys.parquet")).select("k"), "k")
-        assert [row.v for row in joined.select("v").collect()] == [5]
+        fact = spark.read.parquet(str(tmp_path / "fact"))
+        # The index chooses files by v.
+        joined = fact.join(spark.read.parquet(str(tmp_path / "keys.parquet")), ["k", "v"])
+        assert [row.v for row in joined.select("v").collect()] == [5] * 40
+        assert files_of(joined) == [1]
