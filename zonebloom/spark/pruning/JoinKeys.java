@@ -268,8 +268,10 @@ final class JoinKeys extends NodeChange {
       return join;
     }
 
+    // This limits each partition, so that one job reads all of them at the same time.
+    LogicalPlan limited = new LocalLimit(Literal$.MODULE$.apply(MAX_ROWS + 1), small);
     InternalRow[] rows =
-        Dataset.ofRows(session, small).queryExecution().executedPlan().executeTake(MAX_ROWS + 1);
+        Dataset.ofRows(session, limited).queryExecution().executedPlan().executeCollect();
     if (rows.length > MAX_ROWS) {
       if (largeSides.size() >= MAX_LARGE_SIDES) largeSides.clear();
       largeSides.add(small.semanticHash());
