@@ -52,7 +52,7 @@ class IpcRows:
                 self._read_range, [*self._dictionaries, *self._blocks], self._file.num_bytes
             )
             self._stored = pa.ipc.read_schema(pa.py_buffer(self._schema_message))
-        self._addressable = addressable_columns(self._stored) if is_little else {}
+            self._addressable = addressable_columns(self._stored) if is_little else {}
         self._batch_heads: dict[int, BatchHead] = {}
         self._last_batch: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
 
