@@ -1040,9 +1040,28 @@ def test_spark_does_not_wait_for_a_slow_index(spark, lake, monkeypatch):
         assert files_read(frame) == [FILES]
         is_released.set()
         assert has_answered.wait(60)
-    assert any("later than" in text for text in warned)
+    assert any("too late" in text for text in warned)
     text = "the index gave no answer within 0.2 s"
     assert text in str(zs.last_scans(frame)) and text in explained(frame)
+
+
+def test_a_slow_index_is_not_asked_again_at_once(spark, lake, monkeypatch):
+    is_released, asked = threading.Event(), []
+
+    def ask_late(*arguments):
+        asked.append(arguments)
+        is_released.wait(60)
+        return PruningResult()
+
+    set_constant(monkeypatch, listing, "MAX_ANSWER_SECONDS", 5.0)
+    replace_function(monkeypatch, CatalogFiles, "ask", ask_late)
+    with enabled(spark):
+        frames = [lake.where(f"id = {key}").alias("late") for key in (450, 2000)]
+        assert [[row.id for row in frame.collect()] for frame in frames] == [[450], [2000]]
+        assert [files_read(frame) for frame in frames] == [[FILES], [FILES]]
+        assert len(asked) == 1
+        assert "an earlier scan no answer" in str(zs.last_scans(frames[1]))
+        is_released.set()
 
 
 def test_concurrent_queries_change_no_global_state(spark, lake, monkeypatch):
