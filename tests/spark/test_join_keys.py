@@ -319,7 +319,7 @@ def test_a_new_file_and_a_changed_one_are_read(spark, tmp_path, lake, enabled):
 WHY = {
     "no index": ("fact f JOIN dim d ON f.x = d.x", "no index on a column"),
     "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "no side is small"),
-    "most files": ("fact f JOIN every d ON f.id = d.id", "in most files"),
+    "most files": ("fact f JOIN every d ON f.id = d.id AND d.id > 3", "in most files"),
     "both large": ("fact f JOIN parted d ON f.id = d.id", "no side is small"),
 }
 
@@ -546,3 +546,14 @@ def test_keys_that_parquet_filters_would_not_find(spark, tmp_path, enabled, kind
         joined = fact.join(spark.read.parquet(str(tmp_path / "keys.parquet")), ["k", "v"])
         assert [row.v for row in joined.select("v").collect()] == [5] * 40
         assert files_of(joined) == [1]
+
+
+def test_keys_of_no_use_are_not_computed_again_at_once(spark, lake, enabled):
+    texts = [f"SELECT f.row FROM fact f JOIN every USING (id) WHERE id > {n}" for n in (1, 1, 2)]
+    plans = []
+    for text in texts:
+        frame = spark.sql(text)
+        assert len(frame.collect()) == 3 * len(spark.sql("SELECT * FROM every").collect())
+        plans.append(frame._jdf.queryExecution().optimizedPlan().toString())
+    # The rows of a side that was computed early are a part of the plan.
+    assert ["LocalRelation" in plan for plan in plans] == [True, False, True]

@@ -561,7 +561,7 @@ public final class Plans {
    */
   public IndexRule rule(
       SparkSession session, BiFunction choose, double timeoutSeconds, long minJoinScanBytes) {
-    install(session, ScanRule.class, new ScanRule(session, minJoinScanBytes));
+    ScanRule.install(session, minJoinScanBytes);
     List strategies = new ArrayList();
     boolean isDescribed = false;
     for (Object strategy : JavaConverters.seqAsJavaList(session.experimental().extraStrategies())) {
@@ -695,18 +695,28 @@ public final class IndexRule extends Rule {
 public final class ScanRule extends Rule {
   private final SparkSession session;
   private final long minJoinScanBytes;
-  // Hashes of sides of joins that had too many rows, so that they are computed in vain only once.
-  private final Set largeSides = ConcurrentHashMap.newKeySet();
+  // When the keys of a join chose no files, by the hash of its sides.
+  private final Map uselessJoins = new ConcurrentHashMap();
 
   ScanRule(SparkSession session, long minJoinScanBytes) {
     this.session = session;
     this.minJoinScanBytes = minJoinScanBytes;
   }
 
+  /** Apply such a rule to all queries of a session, the one that is there if it is equal. */
+  static void install(SparkSession session, long minJoinScanBytes) {
+    Seq rules = session.experimental().extraOptimizations();
+    for (Object rule : JavaConverters.seqAsJavaList(rules)) {
+      if (!(rule instanceof ScanRule)) continue;
+      if (((ScanRule) rule).minJoinScanBytes == minJoinScanBytes) return;
+    }
+    Plans.install(session, ScanRule.class, new ScanRule(session, minJoinScanBytes));
+  }
+
   /** Return the changed plan, or the same object if there is nothing to change. */
   public TreeNode apply(TreeNode plan) {
     LogicalPlan attached = FilterAttacher.attach((LogicalPlan) plan);
-    return new JoinKeys(session, minJoinScanBytes, largeSides).apply(attached);
+    return new JoinKeys(session, minJoinScanBytes, uselessJoins).apply(attached);
   }
 }
 

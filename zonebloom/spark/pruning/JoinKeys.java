@@ -152,7 +152,11 @@ final class FilterAttacher extends NodeChange {
  */
 final class JoinKeys extends NodeChange {
   private static final int MAX_ROWS = 10000;
-  private static final int MAX_LARGE_SIDES = 1000;
+  // If this many keys are in most files, the others need not be looked up.
+  private static final int SAMPLE_ROWS = 32;
+  // A join whose keys chose no files is not tried again for this time.
+  private static final long USELESS_MS = 600000;
+  private static final int MAX_USELESS_JOINS = 1000;
   // The keys are used if the files that may hold them have less than this share of the bytes.
   private static final double MAX_KEPT_SHARE = 0.75;
   // A side is computed early only if the other side reads this many times its bytes.
@@ -162,16 +166,16 @@ final class JoinKeys extends NodeChange {
   private final SparkSession session;
   private final long minScanBytes;
   private final long maxSideBytes;
-  private final Set largeSides;
+  private final Map uselessJoins;
   private boolean hasDynamicPruning = false;
   private String note;
   // Small sides with the rows that replace them, in the order in which they were computed.
   private final List computedSides = new ArrayList();
 
-  JoinKeys(SparkSession session, long minScanBytes, Set largeSides) {
+  JoinKeys(SparkSession session, long minScanBytes, Map uselessJoins) {
     this.session = session;
     this.minScanBytes = minScanBytes;
-    this.largeSides = largeSides;
+    this.uselessJoins = uselessJoins;
     this.maxSideBytes = session.sessionState().conf().autoBroadcastJoinThreshold();
   }
 
@@ -268,29 +272,32 @@ final class JoinKeys extends NodeChange {
       return join;
     }
 
+    Object sides = Arrays.asList(new Object[] {filtered.semanticHash(), small.semanticHash()});
+    Object uselessMs = uselessJoins.get(sides);
+    if (uselessMs != null && System.currentTimeMillis() - (Long) uselessMs < USELESS_MS) {
+      note = "its keys were of no use less than ten minutes ago";
+      return join;
+    }
+
     // This limits each partition, so that one job reads all of them at the same time.
     LogicalPlan limited = new LocalLimit(Literal$.MODULE$.apply(MAX_ROWS + 1), small);
     InternalRow[] rows =
         Dataset.ofRows(session, limited).queryExecution().executedPlan().executeCollect();
     if (rows.length > MAX_ROWS) {
-      if (largeSides.size() >= MAX_LARGE_SIDES) largeSides.clear();
-      largeSides.add(small.semanticHash());
-      note = "its smaller side has more than " + MAX_ROWS + " rows";
+      setUseless(sides, "its smaller side has more than " + MAX_ROWS + " rows");
       return join;
     }
     List copies = new ArrayList();
     for (InternalRow row : rows) copies.add(row.copy());
-    LogicalPlan newSide = filtered;
-    for (Object key : indexedKeys) {
-      Expression filter = ((JoinKey) key).filter(copies, small);
-      if (filter != null) newSide = Pushed.filter(filter, newSide);
+    List sample = new ArrayList();
+    int step = Math.max(1, copies.size() / SAMPLE_ROWS);
+    for (int i = 0; i < copies.size(); i += step) sample.add(copies.get(i));
+    LogicalPlan newSide = withKeys(filtered, indexedKeys, sample, small);
+    if (newSide != filtered && step > 1) {
+      newSide = withKeys(filtered, indexedKeys, copies, small);
     }
-    newSide = FilterAttacher.attach(newSide);
     note = "";
-    if (bytes(newSide) >= MAX_KEPT_SHARE * bytes(filtered)) {
-      note = "its keys may be in most files";
-      newSide = filtered;
-    }
+    if (newSide == filtered) setUseless(sides, "its keys may be in most files");
     SideReplacer replacer = new SideReplacer(small, copies);
     computedSides.add(replacer);
     return join.copy(
@@ -299,6 +306,23 @@ final class JoinKeys extends NodeChange {
         join.joinType(),
         join.condition(),
         join.hint());
+  }
+
+  private void setUseless(Object sides, String reason) {
+    if (uselessJoins.size() >= MAX_USELESS_JOINS) uselessJoins.clear();
+    uselessJoins.put(sides, System.currentTimeMillis());
+    note = reason;
+  }
+
+  /** Return a side with filters of the keys in some rows, or the same side if it saves little. */
+  private static LogicalPlan withKeys(LogicalPlan side, List keys, List rows, LogicalPlan small) {
+    LogicalPlan result = side;
+    for (Object key : keys) {
+      Expression filter = ((JoinKey) key).filter(rows, small);
+      if (filter != null) result = Pushed.filter(filter, result);
+    }
+    result = FilterAttacher.attach(result);
+    return bytes(result) < MAX_KEPT_SHARE * bytes(side) ? result : side;
   }
 
   /** Return the bytes that all indexed scans of a side read. */
@@ -317,7 +341,6 @@ final class JoinKeys extends NodeChange {
   /** Return whether a side has known nodes only, and reads little beside the other side. */
   private boolean isCheap(LogicalPlan side, long otherBytes) {
     if (!side.deterministic() || !isSimple(side)) return false;
-    if (largeSides.contains(side.semanticHash())) return false;
     return leafBytes(side) <= Math.min(maxSideBytes, otherBytes / MIN_SIZE_RATIO);
   }
 
