@@ -158,12 +158,12 @@ class Snapshot:
     def indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
         """Return the indices in which the hash of a value of a column can be looked up."""
         if path not in self._indices_of_values:
-            found = self.all_indices_of_column(path)
-            hashes_values = [index.hashes_values for index in found.indices]
+            all_indices = self.all_indices_of_column(path)
+            hashes_values = [index.hashes_values for index in all_indices.indices]
             self._indices_of_values[path] = replace(
-                found,
-                indices=tuple(itertools.compress(found.indices, hashes_values)),
-                types=tuple(itertools.compress(found.types, hashes_values)),
+                all_indices,
+                indices=tuple(itertools.compress(all_indices.indices, hashes_values)),
+                types=tuple(itertools.compress(all_indices.types, hashes_values)),
             )
         return self._indices_of_values[path]
 
@@ -184,8 +184,10 @@ class Snapshot:
         # Other datasets may share the index folder. Prefer indices that cover a file of this one.
         of_dataset = [index for index in usable if self._knows_a_file(index.entry)]
         reasons = tuple(f"{misfit}; build it again" for misfit in misfits if misfit is not None)
-        found = tuple(of_dataset or usable[-1:])
-        return ColumnIndices(leaf_type, found, tuple(map(self._types_of_columns, found)), reasons)
+        indices = tuple(of_dataset or usable[-1:])
+        return ColumnIndices(
+            leaf_type, indices, tuple(map(self._types_of_columns, indices)), reasons
+        )
 
     def _types_of_columns(self, index: LoadedIndex) -> list[pa.DataType]:
         types = [find_leaf_type(self.source.schema, path) for path in index.columns]

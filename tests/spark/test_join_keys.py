@@ -318,9 +318,9 @@ def test_a_new_file_and_a_changed_one_are_read(spark, tmp_path, lake, enabled):
 
 WHY = {
     "no index": ("fact f JOIN dim d ON f.x = d.x", "no index on a column"),
-    "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "no side is small"),
+    "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "neither side is small"),
     "most files": ("fact f JOIN every d ON f.id = d.id AND d.id > 3", "in most files"),
-    "both large": ("fact f JOIN parted d ON f.id = d.id", "no side is small"),
+    "both large": ("fact f JOIN parted d ON f.id = d.id", "neither side is small"),
 }
 
 

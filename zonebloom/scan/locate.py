@@ -182,7 +182,7 @@ def locate_keys(
             "name a column of their rows as well"
         )
     values, positions, count = _convert_keys(columns, given)
-    found: ManyKeySearch | None = None
+    key_search: ManyKeySearch | None = None
     if positions.size > MAX_SEARCHED_KEYS:
         snapshot = opened.look_at_all_files()
         for number in stored_numbers:
@@ -191,14 +191,16 @@ def locate_keys(
                 values, positions = _take_keys(values, positions, passing)
         if positions.size > MAX_SEARCHED_KEYS:
             paths = {columns[number].path: values[number] for number in stored_numbers}
-            found = search_many_keys(snapshot, paths)
-            if found is not None:
-                values, positions = _take_keys(values, positions, found.keys)
+            key_search = search_many_keys(snapshot, paths)
+            if key_search is not None:
+                values, positions = _take_keys(values, positions, key_search.keys)
     with thread_pool(num_cores() + 1) as pool:
         # Build hash tables of the keys while the files are read.
         numbering = [pool.submit(numbered_keys, keys) for keys in values]
         keys_by_column = dict(zip(columns, values, strict=True))
-        present, candidates = _candidates(opened, keys_by_column, partition_columns, found, pool)
+        present, candidates = _candidates(
+            opened, keys_by_column, partition_columns, key_search, pool
+        )
     places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in candidates)]
     codes, key_codes = shared_codes(
         [
@@ -221,7 +223,7 @@ def _candidates(
     opened: OpenedDataset,
     columns: Mapping[Column, pa.Array],
     partition_columns: Collection[str],
-    found: ManyKeySearch | None,
+    key_search: ManyKeySearch | None,
     pool: ThreadPoolExecutor,
 ) -> tuple[Sequence[PresentFragment], list[_CandidateRows]]:
     """Return the current files, and the rows of each file read that may hold keys."""
@@ -232,21 +234,21 @@ def _candidates(
     stored_columns = {
         column: keys for column, keys in columns.items() if column.path[0] not in partition_columns
     }
-    if found is None:
+    if key_search is None:
         paths = {column.path: keys for column, keys in columns.items()}
         combined = [index.columns for index in opened.indices.values() if index.rule.other_columns]
         tuples = tuples_of_keys(paths, combined)
         snapshot, search = opened.search(And((*tuples, *terms)) if tuples else predicate)
         search.predicate = predicate
     else:
-        snapshot = found.snapshot
+        snapshot = key_search.snapshot
         other_keys = [
             IsIn(column.path, keys)
             for column, keys in columns.items()
-            if column.path not in found.columns
+            if column.path not in key_search.columns
         ]
         search = opened.search_within(
-            snapshot, conjunction(other_keys), rows=found.rows, views=found.views
+            snapshot, conjunction(other_keys), rows=key_search.rows, views=key_search.views
         )
         search.predicate = predicate
     present = snapshot.fragments

@@ -77,9 +77,9 @@ class Source:
     # True if fragments are Parquet files read with pyarrow's default options. Other options may
     # change types, for example read columns as dictionaries, so pyarrow reads those files.
     is_parquet: bool = field(init=False)
-    # Whether the files are read from the local disk, without another file system in between.
+    # True if the files are read from the local disk, without another file system in between.
     is_local: bool = field(init=False, repr=False, compare=False)
-    # Whether a table has deleted rows of a file, or has other names for its columns.
+    # True if a table has deleted rows of a file, or has other names for its columns.
     has_views: bool = field(init=False, repr=False, compare=False)
     _paths: list[str] = field(init=False, repr=False, compare=False)
     # Cached results of `lacks_column_keys`, by path.

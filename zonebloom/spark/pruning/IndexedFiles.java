@@ -723,12 +723,12 @@ public final class ScanRule extends Rule {
 /** A function that changes some nodes of a plan, as Spark's transform methods take it. */
 abstract class NodeChange extends scala.runtime.AbstractPartialFunction {
   /** Return the node in place of a node, or null to leave it as it is. */
-  abstract Object changed(Object node);
+  abstract Object replacement(Object node);
 
-  public boolean isDefinedAt(Object node) { return changed(node) != null; }
+  public boolean isDefinedAt(Object node) { return replacement(node) != null; }
 
   public Object applyOrElse(Object node, scala.Function1 otherwise) {
-    Object newNode = changed(node);
+    Object newNode = replacement(node);
     return newNode == null ? otherwise.apply(node) : newNode;
   }
 }
@@ -750,7 +750,7 @@ final class RelationIndexer extends NodeChange {
         && ((HadoopFsRelation) relation).fileFormat().getClass() == ParquetFileFormat.class;
   }
 
-  Object changed(Object plan) {
+  Object replacement(Object plan) {
     if (!(plan instanceof LogicalRelation)) return null;
     LogicalRelation node = (LogicalRelation) plan;
     if (node.isStreaming() || node.output().isEmpty() || !isParquet(node.relation())) return null;
@@ -775,7 +775,7 @@ public final class DescribedScanStrategy extends SparkStrategy {
 
 /** A plan transformation that adds the chosen files to the name of each indexed scan. */
 final class ScanDescriber extends NodeChange {
-  Object changed(Object plan) {
+  Object replacement(Object plan) {
     if (!(plan instanceof FileSourceScanExec)) return null;
     FileSourceScanExec scan = (FileSourceScanExec) plan;
     Seq filters = Plans.withoutSubqueries(scan.dataFilters());

@@ -91,15 +91,6 @@ final class FilteredScan {
     if (!(files instanceof IndexedFiles)) return null;
     return new FilteredScan((Filter) plan, relation, (IndexedFiles) files);
   }
-
-  /** Add all such scans of a plan, without those of its subqueries, to a list. */
-  static void collect(LogicalPlan plan, List scans) {
-    FilteredScan scan = of(plan);
-    if (scan != null) scans.add(scan);
-    for (Object child : JavaConverters.seqAsJavaList(plan.children())) {
-      collect((LogicalPlan) child, scans);
-    }
-  }
 }
 
 /** The terms of a condition that AND combines. */
@@ -133,7 +124,7 @@ final class FilterAttacher extends NodeChange {
     return attacher.addedFiles.isEmpty() ? plan : attached;
   }
 
-  Object changed(Object plan) {
+  Object replacement(Object plan) {
     FilteredScan scan = FilteredScan.of(plan);
     if (scan == null || scan.dataFilters.isEmpty() || scan.isAttached()) return null;
     IndexedFiles files = scan.files.withFilters(scan.partitionFilters, scan.dataFilters);
@@ -154,7 +145,7 @@ final class JoinKeys extends NodeChange {
   private static final int MAX_ROWS = 10000;
   // If this many keys are in most files, the others need not be looked up.
   private static final int SAMPLE_ROWS = 32;
-  // A join whose keys chose no files is not tried again for this time.
+  // A join whose keys chose no files is left to Spark for this time.
   private static final long USELESS_MS = 600000;
   private static final int MAX_USELESS_JOINS = 1000;
   // The keys are used if the files that may hold them have less than this share of the bytes.
@@ -192,11 +183,11 @@ final class JoinKeys extends NodeChange {
     return result;
   }
 
-  Object changed(Object plan) {
+  Object replacement(Object plan) {
     if (!(plan instanceof Join) || ((Join) plan).condition().isEmpty()) return null;
     Join join = (Join) plan;
     if (join.getTagValue(NOTE).isDefined()) return null;
-    note = "no = compares a column of files, or the join keeps rows of them without a match";
+    note = "it compares no column of files by =, or keeps all rows of those files";
     try {
       // Rows of a preserved side appear in the result even if their keys match nothing.
       JoinType type = join.joinType();
@@ -241,9 +232,9 @@ final class JoinKeys extends NodeChange {
     return false;
   }
 
-  /** Return a join with one side filtered by the keys of the other, or the same join. */
+  /** Return a join in which the keys of one side filter the other, or the same join. */
   private Join filterSide(Join join, boolean isLeft) {
-    LogicalPlan filtered = isLeft ? join.left() : join.right();
+    LogicalPlan large = isLeft ? join.left() : join.right();
     LogicalPlan small = isLeft ? join.right() : join.left();
     Expression condition = (Expression) join.condition().get();
     if (!condition.deterministic()) return join;
@@ -251,7 +242,7 @@ final class JoinKeys extends NodeChange {
     long scanBytes = 0;
     List keys = new ArrayList();
     for (Object term : Terms.of(condition)) {
-      JoinKey key = JoinKey.of((Expression) term, filtered, small);
+      JoinKey key = JoinKey.of((Expression) term, large, small);
       if (key == null || key.probedScans.isEmpty()) continue;
       keys.add(key);
       scanBytes = Math.max(scanBytes, key.scanBytes());
@@ -262,7 +253,7 @@ final class JoinKeys extends NodeChange {
       return join;
     }
     if (!isCheap(small, scanBytes)) {
-      note = "no side is small beside the files of the other and can be computed early";
+      note = "neither side is small beside the files of the other, or it cannot be computed early";
       return join;
     }
     List indexedKeys = new ArrayList();
@@ -272,10 +263,10 @@ final class JoinKeys extends NodeChange {
       return join;
     }
 
-    Object sides = Arrays.asList(new Object[] {filtered.semanticHash(), small.semanticHash()});
+    Object sides = Arrays.asList(new Object[] {large.semanticHash(), small.semanticHash()});
     Object uselessMs = uselessJoins.get(sides);
     if (uselessMs != null && System.currentTimeMillis() - (Long) uselessMs < USELESS_MS) {
-      note = "its keys were of no use less than ten minutes ago";
+      note = "its keys chose no files less than ten minutes ago";
       return join;
     }
 
@@ -292,12 +283,12 @@ final class JoinKeys extends NodeChange {
     List sample = new ArrayList();
     int step = Math.max(1, copies.size() / SAMPLE_ROWS);
     for (int i = 0; i < copies.size(); i += step) sample.add(copies.get(i));
-    LogicalPlan newSide = withKeys(filtered, indexedKeys, sample, small);
-    if (newSide != filtered && step > 1) {
-      newSide = withKeys(filtered, indexedKeys, copies, small);
+    LogicalPlan newSide = withKeys(large, indexedKeys, sample, small);
+    if (newSide != large && step > 1) {
+      newSide = withKeys(large, indexedKeys, copies, small);
     }
     note = "";
-    if (newSide == filtered) setUseless(sides, "its keys may be in most files");
+    if (newSide == large) setUseless(sides, "its keys may be in most files");
     SideReplacer replacer = new SideReplacer(small, copies);
     computedSides.add(replacer);
     return join.copy(
@@ -319,7 +310,7 @@ final class JoinKeys extends NodeChange {
     LogicalPlan result = side;
     for (Object key : keys) {
       Expression filter = ((JoinKey) key).filter(rows, small);
-      if (filter != null) result = Pushed.filter(filter, result);
+      if (filter != null) result = PushDown.filter(filter, result);
     }
     result = FilterAttacher.attach(result);
     return bytes(result) < MAX_KEPT_SHARE * bytes(side) ? result : side;
@@ -372,7 +363,9 @@ final class JoinKeys extends NodeChange {
       LogicalPlan leaf = (LogicalPlan) item;
       if (leaf instanceof LocalRelation || leaf instanceof OneRowRelation) continue;
       if (leaf instanceof LogicalRDD) {
-        bytes += listBytes(((LogicalRDD) leaf).rdd());
+        long listBytes = listBytes(((LogicalRDD) leaf).rdd());
+        if (listBytes < 0) return Long.MAX_VALUE;
+        bytes += listBytes;
         continue;
       }
       boolean isKnown =
@@ -389,13 +382,13 @@ final class JoinKeys extends NodeChange {
   }
 
   /**
-   * Return the bytes of a list of the driver whose rows an RDD has, as that of createDataFrame, or
-   * a large number if the RDD has other rows. Functions of the user may have changed the rows.
+   * Return the bytes of the driver's list that an RDD was made of, as by createDataFrame, or -1 if
+   * it was made of something else. Functions of the user may have changed the rows since.
    */
   private static long listBytes(RDD rdd) {
     while (!(rdd instanceof ParallelCollectionRDD)) {
       boolean isMapped = rdd instanceof MapPartitionsRDD || rdd instanceof PythonRDD;
-      if (!isMapped || rdd.dependencies().size() != 1) return Long.MAX_VALUE / 2;
+      if (!isMapped || rdd.dependencies().size() != 1) return -1;
       rdd = ((org.apache.spark.Dependency) rdd.dependencies().apply(0)).rdd();
     }
     long bytes = 0;
@@ -411,37 +404,46 @@ final class JoinKeys extends NodeChange {
   }
 }
 
-/** An equality of a join between an expression of the filtered side and one of the small side. */
+/** An equality of a join between an expression of the large side and one of the small side. */
 final class JoinKey {
   // 1582-10-15, the first day of the Gregorian calendar, and 1900-01-01, before which Spark may
   // rebase times.
   private static final int FIRST_DAY = -141427;
   private static final long FIRST_MICROSECOND = -2208988800000000L;
-  // The expression of the filtered side, without the cast that widens an integer.
-  private final Expression stored;
-  private final Expression given;
-  // The scans that a filter of the stored expression reaches. Their conditions contain a probe, a
-  // filter without values. It is empty if the filter would compute more than a stored value there,
-  // because that may fail for rows which other conditions exclude.
+  // The expression of the large side, without the cast that widens an integer.
+  private final Expression largeKey;
+  private final Expression smallKey;
+  // The scans that a filter of the large side's key reaches. Their conditions contain a probe, a
+  // filter without values.
   final List probedScans = new ArrayList();
 
-  private JoinKey(Expression stored, Expression given, LogicalPlan filtered) {
-    this.stored = stored;
-    this.given = given;
-    Expression probe = new InSet(stored, Pushed.scalaSet(new HashSet()));
-    List scans = new ArrayList();
-    FilteredScan.collect(Pushed.filter(probe, filtered), scans);
-    for (Object scan : scans) if (probed((FilteredScan) scan) != null) probedScans.add(scan);
-    for (Object scan : scans) {
-      Expression column = probed((FilteredScan) scan);
-      while (column instanceof GetStructField) column = ((GetStructField) column).child();
-      if (column != null && !(column instanceof AttributeReference)) probedScans.clear();
-    }
+  private JoinKey(Expression largeKey, Expression smallKey, LogicalPlan large) {
+    this.largeKey = largeKey;
+    this.smallKey = smallKey;
+    Expression probe = new InSet(largeKey, PushDown.scalaSet(new HashSet()));
+    if (!findProbes(PushDown.filter(probe, large))) probedScans.clear();
   }
 
-  /** Return what the probe compares in a scan, or null if it is not there. */
-  private static Expression probed(FilteredScan scan) {
-    for (Object term : Terms.of(scan.node.condition())) {
+  /**
+   * Collect the scans of a plan that the probe reached. Return false if Spark would compute more
+   * than a stored value for it anywhere, because that may fail for rows which a join below the
+   * first place of the probe excludes.
+   */
+  private boolean findProbes(LogicalPlan plan) {
+    Expression key = plan instanceof Filter ? probeKey((Filter) plan) : null;
+    FilteredScan scan = key == null ? null : FilteredScan.of(plan);
+    if (scan != null) probedScans.add(scan);
+    while (key instanceof GetStructField) key = ((GetStructField) key).child();
+    if (key != null && !(key instanceof AttributeReference)) return false;
+    for (Object child : JavaConverters.seqAsJavaList(plan.children())) {
+      if (!findProbes((LogicalPlan) child)) return false;
+    }
+    return true;
+  }
+
+  /** Return what the probe compares in a node, or null if it is not there. */
+  private static Expression probeKey(Filter node) {
+    for (Object term : Terms.of(node.condition())) {
       if (term instanceof InSet && ((InSet) term).hset().isEmpty()) return ((InSet) term).child();
     }
     return null;
@@ -458,30 +460,30 @@ final class JoinKey {
   boolean hasIndex() {
     for (Object item : probedScans) {
       FilteredScan scan = (FilteredScan) item;
-      if (scan.files.hasIndexOn(probed(scan), scan.partitionFilters)) return true;
+      if (scan.files.hasIndexOn(probeKey(scan.node), scan.partitionFilters)) return true;
     }
     return false;
   }
 
   /** Return the key of a term of a join condition, or null if it gives none. */
-  static JoinKey of(Expression term, LogicalPlan filtered, LogicalPlan small) {
+  static JoinKey of(Expression term, LogicalPlan large, LogicalPlan small) {
     if (!(term instanceof EqualTo)) return null;
     Expression left = ((EqualTo) term).left();
     Expression right = ((EqualTo) term).right();
-    boolean isLeftFiltered = left.references().subsetOf(filtered.outputSet());
-    Expression stored = isLeftFiltered ? left : right;
-    Expression given = isLeftFiltered ? right : left;
-    if (stored.references().isEmpty()
-        || !stored.references().subsetOf(filtered.outputSet())
-        || !given.references().subsetOf(small.outputSet())
-        || !stored.dataType().equals(given.dataType())) return null;
-    if (stored instanceof Cast && isInteger(stored.dataType())) {
-      Expression child = ((Cast) stored).child();
-      boolean isWider = stored.dataType().defaultSize() > child.dataType().defaultSize();
-      if (isInteger(child.dataType()) && isWider) stored = child;
+    boolean isLeftLarge = left.references().subsetOf(large.outputSet());
+    Expression largeKey = isLeftLarge ? left : right;
+    Expression smallKey = isLeftLarge ? right : left;
+    if (largeKey.references().isEmpty()
+        || !largeKey.references().subsetOf(large.outputSet())
+        || !smallKey.references().subsetOf(small.outputSet())
+        || !largeKey.dataType().equals(smallKey.dataType())) return null;
+    if (largeKey instanceof Cast && isInteger(largeKey.dataType())) {
+      Expression child = ((Cast) largeKey).child();
+      boolean isWider = largeKey.dataType().defaultSize() > child.dataType().defaultSize();
+      if (isInteger(child.dataType()) && isWider) largeKey = child;
     }
     // Spark's Parquet filters lose rows with NaN or -0.0, so floats add no filter.
-    DataType type = stored.dataType();
+    DataType type = largeKey.dataType();
     boolean isSupported =
         isInteger(type)
             || type.equals(DataTypes.StringType)
@@ -490,7 +492,7 @@ final class JoinKey {
             || type instanceof TimestampType
             || type instanceof TimestampNTZType
             || type instanceof DecimalType;
-    return isSupported ? new JoinKey(stored, given, filtered) : null;
+    return isSupported ? new JoinKey(largeKey, smallKey, large) : null;
   }
 
   private static boolean isInteger(DataType type) {
@@ -501,20 +503,20 @@ final class JoinKey {
   }
 
   /**
-   * Return the filter that the stored value is one of the keys in the rows of the small side, or
-   * null if Spark's Parquet filters would not find one of the keys.
+   * Return the filter that a row of the large side has one of the keys in these rows of the small
+   * side, or null if Spark's Parquet filters would not find one of the keys.
    */
   Expression filter(List rows, LogicalPlan small) {
-    Seq expressions = JavaConverters.asScalaBuffer(Collections.singletonList(given)).toSeq();
+    Seq expressions = JavaConverters.asScalaBuffer(Collections.singletonList(smallKey)).toSeq();
     InterpretedProjection projection = new InterpretedProjection(expressions, small.output());
     Set keys = new HashSet();
     for (Object row : rows) {
-      Object key = projection.apply((InternalRow) row).copy().get(0, given.dataType());
+      Object key = projection.apply((InternalRow) row).copy().get(0, smallKey.dataType());
       if (key != null && !isExact(key)) return null;
-      Object value = key == null ? null : storedValue(key);
+      Object value = key == null ? null : valueInFiles(key);
       if (value != null) keys.add(value);
     }
-    return new InSet(stored, Pushed.scalaSet(keys));
+    return new InSet(largeKey, PushDown.scalaSet(keys));
   }
 
   /**
@@ -522,17 +524,17 @@ final class JoinKey {
    * They change text that is no UTF-8, and dates and times of the Julian calendar.
    */
   private boolean isExact(Object key) {
-    DataType type = given.dataType();
+    DataType type = smallKey.dataType();
     if (key instanceof UTF8String) return UTF8String.fromString(key.toString()).equals(key);
     if (type instanceof DateType) return ((Integer) key).intValue() >= FIRST_DAY;
     boolean isTime = type instanceof TimestampType || type instanceof TimestampNTZType;
     return !isTime || ((Long) key).longValue() >= FIRST_MICROSECOND;
   }
 
-  /** Return a key in the type of the stored value, or null if it is outside its range. */
-  private Object storedValue(Object key) {
-    DataType type = stored.dataType();
-    if (type.equals(given.dataType())) return key;
+  /** Return a key in the type of the files, or null if it is outside its range. */
+  private Object valueInFiles(Object key) {
+    DataType type = largeKey.dataType();
+    if (type.equals(smallKey.dataType())) return key;
     long value = ((Number) key).longValue();
     if (type instanceof ByteType) return (byte) value == value ? (Object) (byte) value : null;
     if (type instanceof ShortType) return (short) value == value ? (Object) (short) value : null;
@@ -540,19 +542,19 @@ final class JoinKey {
   }
 }
 
-/** Spark's rule that moves filters down to the scans. */
-final class Pushed {
+/** Calls Spark's rule that moves filters down to the scans. */
+final class PushDown {
   private static final int MAX_STEPS = 20;
 
   /** Return a plan with a filter on top of it, moved down as far as Spark can. */
   static LogicalPlan filter(Expression condition, LogicalPlan plan) {
-    LogicalPlan pushed = new Filter(condition, plan);
+    LogicalPlan result = new Filter(condition, plan);
     for (int step = 0; step < MAX_STEPS; step++) {
-      LogicalPlan next = PushDownPredicates$.MODULE$.apply(pushed);
-      if (next.fastEquals(pushed)) return next;
-      pushed = next;
+      LogicalPlan next = PushDownPredicates$.MODULE$.apply(result);
+      if (next.fastEquals(result)) return next;
+      result = next;
     }
-    return pushed;
+    return result;
   }
 
   static scala.collection.immutable.Set scalaSet(Set values) {
@@ -576,5 +578,5 @@ final class SideReplacer extends NodeChange {
     this.rows = (LogicalPlan) empty.makeCopy(fields);
   }
 
-  Object changed(Object plan) { return side.equals(plan) ? rows : null; }
+  Object replacement(Object plan) { return side.equals(plan) ? rows : null; }
 }
