@@ -28,7 +28,7 @@ public final class Extensions extends scala.runtime.AbstractFunction1 {
   }
 }
 
-/** Installs the rules in a session, and returns a rule for its analyzer that changes nothing. */
+/** Installs the rules in a session when Spark asks it for a rule of the session's analyzer. */
 final class RuleInstaller extends scala.runtime.AbstractFunction1 {
   private Service service = null;
 
@@ -66,6 +66,7 @@ final class ServiceStopper extends SparkListener {
   public void onApplicationEnd(SparkListenerApplicationEnd event) { service.end(); }
 }
 
+/** A rule for the analyzer that changes nothing. */
 final class EmptyRule extends Rule {
   public TreeNode apply(TreeNode plan) { return plan; }
 }

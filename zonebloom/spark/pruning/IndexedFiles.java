@@ -82,8 +82,8 @@ public final class IndexedFiles implements FileIndex {
   }
 
   /**
-   * Return whether there is an index on a column. No index excludes files by IS NOT NULL, but the
-   * result tells whether there was one to ask.
+   * Return whether there is an index on a column. An equality implies IS NOT NULL, so this asks for
+   * that, and looks only at whether there was an index to ask.
    */
   boolean hasIndexOn(Expression column, Seq partitionFilters) {
     List filters = Collections.singletonList(new IsNotNull(column));
@@ -124,7 +124,7 @@ public final class IndexedFiles implements FileIndex {
   public String[] inputFiles() { return inner.inputFiles(); }
   public void refresh() { inner.refresh(); }
 
-  /** Return the bytes of all files, or of the files that the only scan of them reads. */
+  /** Return the bytes of all files, or of those that the scan of withFilters() reads. */
   public long sizeInBytes() {
     if (scanDataFilters == null) return inner.sizeInBytes();
     if (scanBytes < 0) scanBytes = scan(scanPartitionFilters, scanDataFilters).numBytes();
@@ -239,7 +239,7 @@ public final class Scan {
 
   synchronized Seq directories() { return directories; }
 
-  /** Return whether there is a result, so that the files can be chosen no more. */
+  /** Return whether there is a result, after which the files do not change. */
   synchronized boolean isClosed() { return isClosed; }
 
   /** Return the result as JSON, null before there is one. */
@@ -256,7 +256,7 @@ public final class Scan {
     return bytes;
   }
 
-  /** Return whether there was an index on the columns of the filters to ask. */
+  /** Return whether an index on the columns of the filters was asked. */
   boolean hasIndex() {
     try {
       JsonNode description = JSON.readTree(result());

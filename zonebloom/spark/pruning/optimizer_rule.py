@@ -30,7 +30,7 @@ from zonebloom.spark.versions import (
     new_java_object,
 )
 
-# Reasons why no index was asked for a column of the filter, or none gave an answer.
+# Reasons why no index was asked about the columns of a filter, or none gave an answer.
 _NO_INDEX = {
     Reason.NO_INDEX,
     Reason.NO_INDEX_ON_COLUMN,
