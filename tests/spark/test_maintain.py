@@ -5,7 +5,10 @@ PyArrow reads the same files as the oracle.
 
 from __future__ import annotations
 
+import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.dataset as pads
@@ -85,13 +88,80 @@ WRITES = {
 }
 
 
+@pytest.mark.parametrize("mode", [True, "blocking"])
 @pytest.mark.parametrize("name", WRITES)
-def test_the_index_follows_writes(spark, folder, name):
+def test_the_index_follows_writes(spark, folder, name, mode):
+    zs.enable(spark, maintain=mode)
     WRITES[name](rows(spark, 400, 600), str(folder))
     assert 401 in stored_ids(folder)
-    zs.wait_for_refreshes(spark)
+    if mode != "blocking":
+        zs.wait_for_refreshes(spark)
     assert unindexed_files(folder) == 0
     check_queries(spark, folder, [7, 401])
+
+
+def test_a_write_waits_for_the_refresh_only_if_that_is_wanted(spark, folder, monkeypatch):
+    refreshed, may_begin = [], threading.Event()
+
+    def refresh(*_, **__):
+        may_begin.wait(60)
+        refreshed.append(True)
+
+    replace_function(monkeypatch, maintain, "refresh_indices", refresh)
+    rows(spark, 400, 401).write.insertInto(NAME)
+    assert not refreshed
+    may_begin.set()
+    zs.wait_for_refreshes(spark)
+    assert refreshed
+    zs.enable(spark, maintain="blocking")
+    may_begin.clear()
+    threading.Timer(0.5, may_begin.set).start()
+    rows(spark, 401, 402).write.insertInto(NAME)
+    assert may_begin.is_set()
+    assert len(refreshed) == 2
+
+
+def test_several_threads_may_write_and_wait(spark, folder):
+    zs.enable(spark, maintain="blocking")
+
+    def write(number: int) -> None:
+        new = rows(spark, 400 + number, 401 + number).select("id")
+        new.write.mode("append").parquet(f"{folder}/p={number + 2}")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(8)))
+    assert unindexed_files(folder) == 0
+    check_queries(spark, folder, [7, 407])
+
+
+def test_a_write_that_fails_is_not_followed(spark, folder, monkeypatch):
+    reported = []
+    replace_function(monkeypatch, maintain, "refresh_indices", lambda *_, **__: reported.append(1))
+    failing = rows(spark, 400, 500).selectExpr("assert_true(id < 450)", "p").toDF("id", "p")
+    with pytest.raises(Exception, match="is not true"):
+        failing.selectExpr("cast(id as long) id", "p").write.mode("append").parquet(str(folder))
+    zs.wait_for_refreshes(spark)
+    assert not reported
+
+
+def test_a_report_that_fails_fails_no_write(spark, folder, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the report failed")
+
+    monkeypatch.setattr(maintain.IndexMaintainer, "_refresh_soon", fail)
+    rows(spark, 400, 500).write.insertInto(NAME)
+    assert 401 in stored_ids(folder)
+
+
+def test_explain_shows_the_write_as_spark_does(spark, folder):
+    def shown() -> str:
+        text = f"EXPLAIN INSERT INTO {NAME} SELECT id, p FROM {{new}}"
+        return re.sub(r"#\d+", "", spark.sql(text, new=rows(spark, 0, 1)).first()[0])
+
+    followed = shown()
+    zs.disable(spark)
+    assert followed == shown()
+    assert "InsertIntoHadoopFsRelationCommand" in followed
 
 
 def test_the_index_follows_a_managed_table(spark, tmp_path):
@@ -203,6 +273,7 @@ def test_maintenance_ends(spark, folder, stop):
     assert unindexed_files(folder) > 0
 
 
-def test_other_modes_are_refused(spark):
+@pytest.mark.parametrize("mode", ["sometimes", 1, None])
+def test_other_modes_are_refused(spark, mode):
     with pytest.raises(InvalidArgument, match="maintain"):
-        zs.enable(spark, maintain="blocking")  # type: ignore[arg-type]
+        zs.enable(spark, maintain=mode)

@@ -90,12 +90,12 @@ class ApplicationState:
 
 @dataclass(eq=False)
 class _CompiledJava:
-    """The Java objects of compiled classes in one JVM, by name.
+    """The Java object of the compiled classes in one JVM, None before they are compiled.
 
     The lock is held while classes are compiled. That takes about a second.
     """
 
-    objects: dict[str, Any] = field(default_factory=dict)
+    object: Any = None
     lock: Any = field(default_factory=threading.Lock)
 
 
@@ -124,16 +124,14 @@ def session_state(spark: Any) -> SessionState:
     return sessions.setdefault(session_id(spark), SessionState())
 
 
-def compiled_java(jvm: Any, compile_classes: Callable[[], Any], name: str = "") -> Any:
-    """Return the Java object that a function made in a JVM.
-
-    The function is called once for each JVM and name.
+def compiled_java(jvm: Any, compile_classes: Callable[[], Any]) -> Any:
+    """Return the Java object that a function made in a JVM. It is called once for each JVM.
 
     Py4j caches methods by the name of their class, so a class must not be compiled again. Sessions
     also share Spark's cache of frames, which compares plans and so needs the same classes.
     """
     compiled = _compiled_java.setdefault(jvm, _CompiledJava())
     with compiled.lock:
-        if name not in compiled.objects:
-            compiled.objects[name] = compile_classes()
-        return compiled.objects[name]
+        if compiled.object is None:
+            compiled.object = compile_classes()
+        return compiled.object

@@ -9,7 +9,10 @@ import java.util.*;
 import java.util.Base64;
 import java.util.concurrent.*;
 import java.util.function.BiFunction;
+import java.util.function.Consumer;
 import org.apache.commons.codec.binary.Hex;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -157,7 +160,7 @@ public final class IndexedFiles implements FileIndex {
  * its files.
  */
 final class Chooser {
-  private static final ExecutorService THREADS =
+  static final ExecutorService THREADS =
       Executors.newCachedThreadPool(new DaemonThreadFactory());
   private final BiFunction choose;
   private final long timeoutMs;
@@ -562,20 +565,24 @@ public final class Plans {
   public IndexRule rule(
       SparkSession session, BiFunction choose, double timeoutSeconds, long minJoinScanBytes) {
     ScanRule.install(session, minJoinScanBytes);
-    List strategies = new ArrayList();
-    boolean isDescribed = false;
-    for (Object strategy : JavaConverters.seqAsJavaList(session.experimental().extraStrategies())) {
-      isDescribed |= strategy instanceof DescribedScanStrategy;
-      strategies.add(strategy);
-    }
-    if (!isDescribed) {
-      strategies.add(new DescribedScanStrategy());
-      session.experimental().extraStrategies_$eq(JavaConverters.asScalaBuffer(strategies).toSeq());
-    }
+    installStrategy(session, DescribedScanStrategy.class, new DescribedScanStrategy());
     return new IndexRule(session, new Chooser(choose, timeoutSeconds));
   }
 
   public void removeRule(SparkSession session) { install(session, IndexRule.class, null); }
+
+  /** Tell Python the folder of each write of a session from now on. Null ends that. */
+  public void reportWrites(SparkSession session, Consumer written) {
+    ReportedWrites strategy = written == null ? null : new ReportedWrites(written);
+    installStrategy(session, ReportedWrites.class, strategy);
+  }
+
+  /** Return a path as Spark opens it, with the scheme of its file system. */
+  public String qualified(SparkSession session, String path) throws Exception {
+    Path folder = new Path(path);
+    FileSystem files = folder.getFileSystem(session.sessionState().newHadoopConf());
+    return files.makeQualified(folder).toString();
+  }
 
   /**
    * Give a session an optimizer rule in place of others of its class. Null only removes these. A
@@ -590,6 +597,19 @@ public final class Plans {
       }
       if (newRule != null) rules.add(newRule instanceof ScanRule ? rules.size() : 0, newRule);
       session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
+    }
+  }
+
+  /** Give a session a strategy in place of others of its class. Null only removes these. */
+  static void installStrategy(SparkSession session, Class kind, SparkStrategy newStrategy) {
+    synchronized (session) {
+      List strategies = new ArrayList();
+      Seq oldStrategies = session.experimental().extraStrategies();
+      for (Object strategy : JavaConverters.seqAsJavaList(oldStrategies)) {
+        if (strategy.getClass() != kind) strategies.add(strategy);
+      }
+      if (newStrategy != null) strategies.add(newStrategy);
+      session.experimental().extraStrategies_$eq(JavaConverters.asScalaBuffer(strategies).toSeq());
     }
   }
 

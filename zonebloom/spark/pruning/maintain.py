@@ -1,6 +1,6 @@
 """Refresh the indices of folders after a Spark session wrote to them.
 
-WriteListener.java       tells the folder of each write, when Spark's listener bus reports it
+ReportedWrites.java      tells the folder of each write at its end, before the action returns
 _FileSinkListener        tells the folder of each batch of a stream with a file sink
 IndexMaintainer          refreshes the indices of these folders, in one thread of its own
 """
@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from importlib.resources import files
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -29,85 +28,79 @@ from zonebloom.facade.indices import refresh_indices
 from zonebloom.facade.opening import dataset
 from zonebloom.spark.jobs import spark_engine
 from zonebloom.spark.pruning.index_lookup import IndexLookup
-from zonebloom.spark.pruning.optimizer_rule import warn_once
-from zonebloom.spark.session_state import compiled_java, session_state
-from zonebloom.spark.versions import (
-    access_to_plans,
-    java_session,
-    new_java_object,
-    query_execution,
-)
+from zonebloom.spark.pruning.optimizer_rule import jvm_plans, warn_once
+from zonebloom.spark.session_state import session_state
+from zonebloom.spark.versions import java_session
 
 # Spark describes a file sink by this text. After batches of other sinks nothing is refreshed.
 _FILE_SINK = re.compile(r"FileSink\[(.+)\]", re.DOTALL)
 
 
 class IndexMaintainer:
-    """A worker that refreshes the indices of the folders that a session writes to."""
+    """A worker that refreshes the indices of the folders that a session writes to.
 
-    def __init__(self, spark: SparkSession, lookup: IndexLookup):
+    If ``blocking`` is set, a write ends after the refresh.
+    """
+
+    def __init__(self, spark: SparkSession, lookup: IndexLookup, blocking: bool):
         self._spark = spark
         self._lookup = lookup
+        self._blocking = blocking
         self._state = session_state(spark)
         self._lock = threading.Lock()
-        self._waiting_folders: set[str] = set()
+        # The refreshes that have not begun, by folder.
+        self._waiting: dict[str, Future[None]] = {}
         self._worker = ThreadPoolExecutor(1, "zonebloom-refresh")
-        source = (files("zonebloom.spark.pruning") / "WriteListener.java").read_text
-        with access_to_plans(spark) as jvm:
-            self._java = compiled_java(
-                jvm,
-                lambda: new_java_object(jvm, "zonebloom.WriteListeners", source()),
-                "zonebloom.WriteListeners",
-            )
-            self._listener = self._java.listener(self)
+        self._java = jvm_plans(spark)
         self._file_sink_listener = _FileSinkListener(self)
 
     def start(self) -> None:
-        java_session(self._spark).listenerManager().register(self._listener)
+        self._java.reportWrites(java_session(self._spark), self)
         self._spark.streams.addListener(self._file_sink_listener)
 
     def stop(self) -> None:
         """Follow no more writes. Refreshes that wait already still run."""
-        java_session(self._spark).listenerManager().unregister(self._listener)
+        self._java.reportWrites(java_session(self._spark), None)
         self._spark.streams.removeListener(self._file_sink_listener)
         self._worker.shutdown(wait=False)
 
     def accept(self, folder: str) -> None:
-        """Refresh the indices of a folder soon. The JVM calls this after a write."""
+        """Take the report that a write to a folder has ended. The JVM calls this."""
+        refresh = self._refresh_soon(folder)
+        if self._blocking and refresh is not None:
+            refresh.result()
+
+    def _refresh_soon(self, folder: str) -> Future[None] | None:
+        """Return the coming refresh of a folder, or None after `stop`."""
         with self._lock:
             # A refresh that has not begun will see the files of this write too.
-            if folder not in self._waiting_folders:
-                self._waiting_folders.add(folder)
-                # After stop() the worker takes no more work.
-                with suppress(RuntimeError):
-                    self._worker.submit(self._refresh_folder, folder)
+            if folder not in self._waiting:
+                try:
+                    self._waiting[folder] = self._worker.submit(self._refresh_folder, folder)
+                except RuntimeError:
+                    return None
+            return self._waiting[folder]
 
     def accept_file_sink(self, description: str) -> None:
         """Refresh the indices of the folder of a stream's sink, if it is a file sink."""
         match = _FILE_SINK.fullmatch(description)
         if match is not None:
-            conf = java_session(self._spark).sessionState().newHadoopConf()
-            self.accept(self._java.qualified(match[1], conf))
+            self._refresh_soon(self._java.qualified(java_session(self._spark), match[1]))
 
     def wait(self, timeout: float) -> None:
-        """Wait until the writes so far are reported and refreshed, at most so long for each."""
-        # Spark reports queries in order, so after this one it has reported all earlier ones.
-        marker = self._spark.range(0)
-        self._listener.expect(query_execution(marker))
-        marker.collect()
-        if self._listener.waitFor(query_execution(marker), float(timeout)):
+        """Wait until all reported writes are refreshed."""
+        try:
             # The only worker runs this last.
-            with suppress(FutureTimeout):
-                self._worker.submit(bool).result(timeout)
-                return
-        raise EngineError(
-            f"the refreshes after earlier writes have not ended in {timeout:g} s; wait longer, or "
-            "call optimize_indices() on the dataset"
-        )
+            self._worker.submit(bool).result(timeout)
+        except FutureTimeout:
+            raise EngineError(
+                f"the refreshes after earlier writes have not ended in {timeout:g} s; wait longer, "
+                "or call optimize_indices() on the dataset"
+            ) from None
 
     def _refresh_folder(self, folder: str) -> None:
         with self._lock:
-            self._waiting_folders.discard(folder)
+            del self._waiting[folder]
         with collected_warnings() as warnings:
             try:
                 for filesystem, root, index_dir in self._lookup.indexed_folders(folder):
@@ -164,12 +157,12 @@ class _FileSinkListener(StreamingQueryListener):
         pass
 
 
-def start_maintenance(spark: Any, lookup: IndexLookup) -> None:
+def start_maintenance(spark: Any, lookup: IndexLookup, blocking: bool) -> None:
     """Refresh indices after each write of a session. If that is impossible, warn."""
     stop_maintenance(spark)
     state = session_state(spark)
     try:
-        maintainer = IndexMaintainer(spark, lookup)
+        maintainer = IndexMaintainer(spark, lookup, blocking)
     except EngineError as error:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return

@@ -115,8 +115,9 @@ class FileChooser:
 
 def java_texts() -> list[str]:
     """Return the Java texts of the rules."""
+    names = "IndexedFiles.java", "JoinKeys.java", "ReportedWrites.java"
     folder = files("zonebloom.spark.pruning")
-    return [(folder / name).read_text() for name in ("IndexedFiles.java", "JoinKeys.java")]
+    return [(folder / name).read_text() for name in names]
 
 
 def jvm_plans(spark: Any) -> Any:

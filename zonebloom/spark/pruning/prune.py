@@ -128,7 +128,7 @@ def enable(
     *,
     index_dir: IndexDirs = None,
     encryption: Encryption | None = None,
-    maintain: bool | Literal["background"] = False,
+    maintain: bool | Literal["background", "blocking"] = False,
 ) -> None:
     """Make all queries of a session skip files that their filters exclude.
 
@@ -147,14 +147,15 @@ def enable(
         the data are still used.
     encryption : Encryption, optional
         As `prune` takes it. Unencrypted indices are then not used.
-    maintain : bool or "background"
+    maintain : bool, "background" or "blocking"
         Whether to refresh the indices of a folder after each successful write of the session to
-        it, as `Dataset.optimize_indices` does. True is the same as "background": a thread of this
-        process refreshes after Spark reported the write, and `wait_for_refreshes` waits for it.
-        Files that are not indexed yet are read whole, so queries are right at any time. A refresh
-        that fails does not fail the write; a StaleIndexWarning says so. Writes are those of
-        Spark's file sources, by path, into tables, and in ``foreachBatch``, and the batches of
-        streams with a file sink. Call this before a stream starts.
+        it, as `Dataset.optimize_indices` does. Under "blocking", the write returns after the
+        refresh. True is the same as "background": the write returns at once, a thread of this
+        process refreshes, and `wait_for_refreshes` waits for it. Files that are not indexed yet
+        are read whole, so queries are right at any time. A refresh that fails does not fail the
+        write; a StaleIndexWarning says so. Writes are those of Spark's file sources, by path, into
+        tables, and in ``foreachBatch``, and the batches of streams with a file sink, which are
+        always refreshed in the background. Call this before a stream starts.
 
     Raises
     ------
@@ -175,14 +176,12 @@ def enable(
     1
     >>> zs.disable(spark)
     """
-    if maintain != "background":
-        is_maintained = arguments.require_bool(maintain, "maintain")
-    else:
-        is_maintained = True
+    if not isinstance(maintain, bool):
+        arguments.require_choice(maintain, "maintain", ("background", "blocking"))
     lookup = _checked_lookup(spark, index_dir, encryption)
     set_session_rule(spark, lookup.ask)
-    if is_maintained:
-        start_maintenance(spark, lookup)
+    if maintain:
+        start_maintenance(spark, lookup, blocking=maintain == "blocking")
     else:
         stop_maintenance(spark)
 
@@ -197,7 +196,7 @@ def wait_for_refreshes(spark: SparkSession, *, timeout: float = 600.0) -> None:
     ----------
     spark : SparkSession
     timeout : float
-        The time in seconds to wait for Spark's report, and again for the refreshes.
+        The time in seconds to wait.
 
     Raises
     ------
