@@ -557,3 +557,41 @@ def test_keys_of_no_use_are_not_computed_again_at_once(spark, lake, enabled):
         plans.append(frame._jdf.queryExecution().optimizedPlan().toString())
     # The rows of a side that was computed early are a part of the plan.
     assert ["LocalRelation" in plan for plan in plans] == [True, False, True]
+
+
+def notes_of(spark, text: str) -> str:
+    """Return why the joins of a query choose no files. The query is planned for this."""
+    frame = spark.sql(text)
+    expected = rows(frame)
+    plan = zs.prune_plan(frame)
+    assert rows(zs.prune(frame)) == expected
+    return "; ".join(note.text for note in plan.notes)
+
+
+def test_a_column_whose_keys_are_in_most_files_is_tried_once(spark, tmp_path, enabled):
+    """The keys of one small side tell about the column, for other small sides too."""
+    for number in range(4):
+        columns = {"id": [number * 100 + row for row in range(100)], "k": [*range(50), *range(50)]}
+        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet")
+    zb.dataset(str(tmp_path)).create_scalar_index(["id", "k"], spark=False)
+    zs.disable(spark)
+    spark.read.parquet(str(tmp_path)).createOrReplaceTempView("common")
+    for name, key in (("one", 3), ("another", 5)):
+        side = spark.createDataFrame([(key, key + 100)], "k long, id long")
+        side.createOrReplaceTempView(name)
+    join = "SELECT c.id, c.k FROM common c JOIN {} o ON c.k = o.k"
+    assert "may be in most files" in notes_of(spark, join.format("one"))
+    assert "ten minutes ago" in notes_of(spark, join.format("another"))
+    # Other columns of these files are tried.
+    both = f"{join.format('another')} AND c.id = o.id"
+    for text in (both, "SELECT c.id, c.k FROM common c JOIN another o ON c.id = o.id"):
+        frame = zs.prune(spark.sql(text))
+        assert rows(frame) == rows(spark.sql(text))
+        assert [scan.kept_files for scan in zs.last_scans(frame).relations if scan.filter] == [1]
+
+
+def test_a_side_whose_keys_are_in_few_files_each_stays_useful(spark, lake, enabled):
+    """All keys are in all files, but each in one, so another side may choose files."""
+    zs.disable(spark)
+    notes_of(spark, "SELECT row FROM fact JOIN every USING (id)")
+    assert check(spark, PRUNED["inner"]) == [2]

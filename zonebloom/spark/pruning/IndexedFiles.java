@@ -715,7 +715,7 @@ public final class IndexRule extends Rule {
 public final class ScanRule extends Rule {
   private final SparkSession session;
   private final long minJoinScanBytes;
-  // When the keys of a join chose no files, by the hash of its sides.
+  // The joins that JoinKeys remembers, because their keys chose no files.
   private final Map uselessJoins = new ConcurrentHashMap();
 
   ScanRule(SparkSession session, long minJoinScanBytes) {

@@ -145,9 +145,11 @@ final class JoinKeys extends NodeChange {
   private static final int MAX_ROWS = 10000;
   // If this many keys are in most files, the others need not be looked up.
   private static final int SAMPLE_ROWS = 32;
-  // A join whose keys chose no files is left to Spark for this time.
+  // If each of this many keys alone is in most files, so are other keys of the column.
+  private static final int SINGLE_ROWS = 3;
+  // A join whose keys chose no files, or a column like that, is left to Spark for this time.
   private static final long USELESS_MS = 600000;
-  private static final int MAX_USELESS_JOINS = 1000;
+  private static final int MAX_USELESS = 1000;
   // The keys are used if the files that may hold them have less than this share of the bytes.
   private static final double MAX_KEPT_SHARE = 0.75;
   // A side is computed early only if the other side reads this many times its bytes.
@@ -157,16 +159,17 @@ final class JoinKeys extends NodeChange {
   private final SparkSession session;
   private final long minScanBytes;
   private final long maxSideBytes;
-  private final Map uselessJoins;
+  // When joins and columns chose no files: by the hash of the sides of a join, and by JoinKey.place.
+  private final Map useless;
   private boolean hasDynamicPruning = false;
   private String note;
   // Small sides with the rows that replace them, in the order in which they were computed.
   private final List computedSides = new ArrayList();
 
-  JoinKeys(SparkSession session, long minScanBytes, Map uselessJoins) {
+  JoinKeys(SparkSession session, long minScanBytes, Map useless) {
     this.session = session;
     this.minScanBytes = minScanBytes;
-    this.uselessJoins = uselessJoins;
+    this.useless = useless;
     this.maxSideBytes = session.sessionState().conf().autoBroadcastJoinThreshold();
   }
 
@@ -262,11 +265,11 @@ final class JoinKeys extends NodeChange {
       note = "there is no index on a column that it compares by =";
       return join;
     }
-
     Object sides = Arrays.asList(new Object[] {large.semanticHash(), small.semanticHash()});
-    Object uselessMs = uselessJoins.get(sides);
-    if (uselessMs != null && System.currentTimeMillis() - (Long) uselessMs < USELESS_MS) {
-      note = "its keys chose no files less than ten minutes ago";
+    boolean isUseless = true;
+    for (Object key : indexedKeys) isUseless &= wasUseless(((JoinKey) key).place());
+    if (isUseless || wasUseless(sides)) {
+      note = "keys of this join or column chose no files less than ten minutes ago";
       return join;
     }
 
@@ -288,7 +291,10 @@ final class JoinKeys extends NodeChange {
       newSide = withKeys(large, indexedKeys, copies, small);
     }
     note = "";
-    if (newSide == large) setUseless(sides, "its keys may be in most files");
+    if (newSide == large) {
+      setUseless(sides, "its keys may be in most files");
+      findUselessColumns(large, indexedKeys, sample, small);
+    }
     SideReplacer replacer = new SideReplacer(small, copies);
     computedSides.add(replacer);
     return join.copy(
@@ -299,10 +305,27 @@ final class JoinKeys extends NodeChange {
         join.hint());
   }
 
-  private void setUseless(Object sides, String reason) {
-    if (uselessJoins.size() >= MAX_USELESS_JOINS) uselessJoins.clear();
-    uselessJoins.put(sides, System.currentTimeMillis());
+  private boolean wasUseless(Object joinOrColumn) {
+    Object sinceMs = useless.get(joinOrColumn);
+    return sinceMs != null && System.currentTimeMillis() - (Long) sinceMs < USELESS_MS;
+  }
+
+  private void setUseless(Object joinOrColumn, String reason) {
+    if (useless.size() >= MAX_USELESS) useless.clear();
+    useless.put(joinOrColumn, System.currentTimeMillis());
     note = reason;
+  }
+
+  /** Remember the columns of keys that are in most files, as far as some rows tell. */
+  private void findUselessColumns(LogicalPlan large, List keys, List rows, LogicalPlan small) {
+    for (Object row : rows.subList(0, Math.min(SINGLE_ROWS, rows.size()))) {
+      List single = Collections.singletonList(row);
+      if (withKeys(large, keys, single, small) != large) return;
+    }
+    for (Object key : keys) {
+      // If other filters chose few files, their keys say little about the others.
+      if (((JoinKey) key).readsMostFiles()) setUseless(((JoinKey) key).place(), note);
+    }
   }
 
   /** Return a side with filters of the keys in some rows, or the same side if it saves little. */
@@ -454,6 +477,28 @@ final class JoinKey {
     long bytes = 0;
     for (Object scan : probedScans) bytes += ((FilteredScan) scan).files.sizeInBytes();
     return bytes;
+  }
+
+  /** Return whether these scans read most of the bytes of their files. */
+  boolean readsMostFiles() {
+    long bytes = 0;
+    for (Object scan : probedScans) bytes += ((FilteredScan) scan).files.inner.sizeInBytes();
+    return scanBytes() > bytes / 2;
+  }
+
+  /** Return the roots of these scans, each with the names of its column. */
+  List place() {
+    List place = new ArrayList();
+    for (Object item : probedScans) {
+      FilteredScan scan = (FilteredScan) item;
+      place.add(scan.files.rootPaths());
+      Expression column = probeKey(scan.node);
+      for (; column instanceof GetStructField; column = ((GetStructField) column).child()) {
+        place.add(((GetStructField) column).ordinal());
+      }
+      place.add(((AttributeReference) column).name());
+    }
+    return place;
   }
 
   /** Return whether an index may choose the files of one of these scans. */
