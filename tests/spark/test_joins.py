@@ -21,12 +21,18 @@ from spark_data import files_read, settings
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.base.text import bytes_text
-from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import (
+    ColumnNotFound,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    StaleIndexWarning,
+)
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter, key_origin, rules
 from zonebloom.spark.joins.global_filter import may_contain
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.load import Load, Options, encode_keys
+from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.session_settings import byte_count
 
 NAN = float("nan")
@@ -101,6 +107,7 @@ def worth_it(spark):
     with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
         for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
             set_constant(patched, rules, name, 0)
+        set_constant(patched, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
         yield
 
 
@@ -210,7 +217,7 @@ def test_an_index_of_several_columns_looks_up_the_keys_together(
     else:
         with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "10m"}):
             plan = zs.explain_join(small_side, stored, ["shop", "day"], right_index=str(path))
-        assert not plan.used and "are in " in plan.not_used[0], plan
+        assert not plan.used and "left is small" in plan.not_used[0], plan
     assert rows(plan.frame) == rows(small_side.join(stored, ["shop", "day"])) != []
     one_column = zs.explain_join(small_side, zs.Indexed(str(path)), "shop")
     assert "there is no index on 'shop'" in one_column.not_used[0]
@@ -338,27 +345,64 @@ def test_files_without_a_key_of_a_small_side_are_not_read(
     sides = (small_side, oracle.select(column, "row"))
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(*sides, column, join_type, right_index=zb.dataset(folder))
-        assert "files of right that may hold" in plan.used[0] and "1 are read" in plan.used[0], plan
+        assert plan.used == (f"1 of 3 files of file:{folder} are read",), plan
         assert rows(plan.frame) == rows(small_side.join(sides[1], column, join_type))
         assert files_read(plan.frame) == [1]
 
 
+def test_a_small_side_is_computed_once(spark, folder, tmp_path):
+    pq.write_table(pa.table({"id": pa.array([3, 5], pa.int32())}), tmp_path / "few.parquet")
+    context = spark.sparkContext
+
+    def num_jobs(name, join):
+        """Return the number of jobs, and check that the join skips files."""
+        context.setJobGroup(name, "")
+        frame = join(spark.read.parquet(str(tmp_path)), spark.read.parquet(folder))
+        assert len(frame.collect()) > 0
+        assert files_read(frame)[-1] == 1
+        return len(context.statusTracker().getJobIdsForGroup(name))
+
+    with settings(spark, **BROADCASTS):
+        ours = num_jobs(
+            "ours", lambda few, many: zs.filter_join(few, many, "id", right_index=folder)
+        )
+        assert ours == num_jobs("pruned", lambda few, many: few.join(zs.prune(many), "id"))
+
+
+def test_an_outdated_index_is_reported_once(spark, tmp_path):
+    folder = write(tmp_path / "data")
+    index(folder, ["id"])
+    pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
+    few = spark.createDataFrame([(3,), (1_355,)], "id int")
+    stored = spark.read.parquet(folder)
+    with settings(spark, **BROADCASTS), pytest.warns(StaleIndexWarning) as caught:
+        plan = zs.explain_join(few, stored, "id", right_index=folder)
+        joined = zs.filter_join(few, stored, "id", right_index=folder)
+        assert rows(plan.frame) == rows(joined) == rows(few.join(stored, "id"))
+    assert len(caught) == 1
+    assert plan.used == (f"2 of 4 files of file:{folder} are read",), plan
+
+
 def test_keys_in_most_files_skip_no_files(spark, folder, oracle):
-    small_side = spark.createDataFrame(pa.table({"id": pa.array([3, 120, 250], pa.int32())}))
+    small_side = spark.createDataFrame([(3,), (120,), (250,)], "id int")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(small_side, oracle, "id", right_index=folder)
     assert not plan.used and plan.is_by_cost
-    assert "of the zones and 100% of the files" in plan.not_used[0], plan
+    assert "its keys may be in most files" in plan.not_used[-1], plan
 
 
 def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, other_frame):
     """The plan gives no warning, because nothing is wrong."""
     with settings(spark, **BROADCASTS), warnings.catch_warnings():
         warnings.simplefilter("error")
+        large_side = spark.range(4_000_000).selectExpr("CAST(id AS int) AS id", "id AS other")
+        plan = zs.explain_join(large_side, oracle, "id", right_index=folder)
+        assert "Spark plans BroadcastHashJoinExec" in plan.not_used[0]
         plan = zs.explain_join(other_frame, oracle, "id", right_index=folder)
         frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
-    assert "Spark plans BroadcastHashJoinExec" in plan.not_used[-1]
-    assert frame.sameSemantics(other_frame.join(oracle, "id"))
+    assert "left is small" in plan.not_used[0]
+    assert "LeftSemi" not in frame._jdf.queryExecution().optimizedPlan().toString()
+    assert rows(frame) == rows(other_frame.join(oracle, "id"))
 
 
 @pytest.mark.parametrize(("share", "is_used"), [(0.9, False), (0.2, True)])

@@ -32,8 +32,8 @@ class RuleTooCostly(RuleNotUsed):
     """The reason why a usable rule of a join would cost more than it saves."""
 
 
-def is_broadcast(spark: SparkSession, side: JoinSide) -> bool:
-    """Return whether Spark probably broadcasts a side of a join; True if that is unknown.
+def _is_small(spark: SparkSession, side: JoinSide) -> bool:
+    """Return whether Spark may broadcast a side; True if its size is unknown.
 
     A classic session tells Spark's own estimate. Over Connect, the files' size is the estimate.
     """
@@ -58,18 +58,22 @@ def estimate_bytes(files: Dataset, num_columns: int) -> float:
     return total * min(num_columns / len(files.schema), 1)
 
 
-def require_shuffle(join_frame: DataFrame, *sides: JoinSide) -> None:
-    """Raise `RuleNotUsed` unless Spark is known to shuffle both sides of the join."""
+def require_shuffle(join_frame: DataFrame, side: JoinSide, other: JoinSide) -> None:
+    """Raise `RuleNotUsed` unless Spark is known to shuffle much of a side of the join."""
     spark = join_frame.sparkSession
     if is_classic(spark):
+        # In its plans, the keys of a small side choose the files of the other side. A filter of the
+        # small side would prevent that.
+        if _is_small(spark, side):
+            raise RuleTooCostly(f"{side.name} is small, so a filter would save few shuffled rows")
         join = _topmost_join(query_execution(join_frame).executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
             raise RuleTooCostly(f"Spark plans {join}, so a filter would save no shuffled rows")
         return
-    for side in sides:
-        if is_broadcast(spark, side):
+    for either in (side, other):
+        if _is_small(spark, either):
             raise RuleNotUsed(
-                f"Spark Connect shows no plan, and {side.name} may be small enough to broadcast "
+                f"Spark Connect shows no plan, and {either.name} may be small enough to broadcast "
                 f"({_BROADCAST}); a filter would then save no shuffled rows"
             )
 

@@ -1,32 +1,22 @@
 """The two rules of a filtered join.
 
-Key rule: the few keys of one side choose the zones or files of the other side that are read.
+Key rule: the few keys of one side choose the zones of the other side that are read.
 Filter rule: a filter over all keys of one side drops rows of the other side before the shuffle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
-from pyspark.sql import types as st
+from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom.base.row_ranges import by_fragment
 from zonebloom.base.text import bytes_text
 from zonebloom.facade.dataset import Dataset
 from zonebloom.scan.key_candidates import keys_predicate, searchable_columns
 from zonebloom.scan.planner import search_result
-from zonebloom.spark.joins.cost import (
-    RuleTooCostly,
-    estimate_bytes,
-    is_broadcast,
-    require_selective,
-)
+from zonebloom.spark.joins.cost import RuleTooCostly, estimate_bytes, require_selective
 from zonebloom.spark.joins.global_filter import (
     filter_mismatch_reason,
     fit_to_memory,
@@ -35,26 +25,20 @@ from zonebloom.spark.joins.global_filter import (
 )
 from zonebloom.spark.joins.key_origin import require_stored_column
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, collect_side, key_mismatch_reason
-from zonebloom.spark.session_settings import quote_name
-from zonebloom.spark.types import INTEGER_TYPES
-from zonebloom.spark.versions import HAS_PYTHON_SOURCES, is_classic
 
-# It takes as long to find what can be skipped as to read this many bytes. Skipping files saves less
-# than skipping zones, so it must be worth this factor more bytes.
-_MIN_BYTES_TO_PRUNE, _FILES_FACTOR = 64 << 20, 4
+# It takes as long to find the zones that can be skipped as to read this many bytes.
+_MIN_BYTES_TO_PRUNE = 64 << 20
 # The cost of the Python data source, in bytes that Spark's own reader reads in the same time: a
 # fixed cost, and a factor for each byte.
 _ZONES_FIXED_COST, _ZONES_COST_FACTOR = 32 << 20, 2
 # Keys are an option of the load, which Spark copies to several processes.
 _MAX_KEY_BYTES = 4 << 20
-# Each literal of a condition costs planning time.
-_MAX_LITERALS = 200
 
 
 def apply_key_rule(
     spark: SparkSession, side: JoinSide, other: JoinSide, on: Sequence[str], max_keys: int
 ) -> tuple[dict[str, DataFrame], str]:
-    """Return both sides by name. `side` reads only zones or files that may hold keys of `other`.
+    """Return both sides by name. An `Indexed` side reads only zones that may hold keys of `other`.
 
     Also return a sentence about it. Raise `RuleNotUsed` if the rule cannot be used or saves little.
     """
@@ -62,41 +46,21 @@ def apply_key_rule(
     assert files is not None
     names = _searchable_names(files, side, other, on)
     total_bytes = estimate_bytes(files, side.num_columns)
-    if total_bytes < (
-        _MIN_BYTES_TO_PRUNE if side.is_indexed_files else _MIN_BYTES_TO_PRUNE * _FILES_FACTOR
-    ):
+    if total_bytes < _MIN_BYTES_TO_PRUNE:
         raise RuleTooCostly(f"Spark reads only {bytes_text(round(total_bytes))} of {side.name}")
     frame, keys = collect_side(
         other.frame(spark), [other.key_field(name).name for name in names], max_keys
     )
+    keys_text = f"{keys.num_rows:,} keys of {other.name}"
     keys = keys.rename_columns([side.key_field(name).name for name in names])
-    num_keys = keys.num_rows
-    keys, zone_share, file_share, num_files = _find_candidates(files, keys)
-    zone_cost = float(total_bytes)
-    if side.is_indexed_files and HAS_PYTHON_SOURCES and keys.nbytes <= _MAX_KEY_BYTES:
-        zone_cost = zone_share * total_bytes * _ZONES_COST_FACTOR + _ZONES_FIXED_COST
-    terms = _key_conditions(side, keys) if is_classic(spark) else []
-    file_cost = file_share * total_bytes if terms else total_bytes
-    keys_text = f"{num_keys:,} keys of {other.name}"
-    if min(zone_cost, file_cost) > total_bytes / 2:
+    keys, share = _find_zones(files, keys)
+    zones_cost = share * total_bytes * _ZONES_COST_FACTOR + _ZONES_FIXED_COST
+    if zones_cost > total_bytes / 2 or keys.nbytes > _MAX_KEY_BYTES:
         raise RuleTooCostly(
-            f"{keys_text} are in {zone_share:.0%} of the zones and {file_share:.0%} of the files"
+            f"{bytes_text(keys.nbytes)} of {keys_text} are in {share:.0%} of the zones"
         )
-    if zone_cost < file_cost:
-        sentence = (
-            f"zones of {side.name} that may hold one of {keys_text}: {zone_share:.1%} is read"
-        )
-        return {side.name: side.read_zones(spark, keys), other.name: frame}, sentence
-    pruned_frame = side.prune(side.frame(spark).where(reduce(and_, terms)))
-    sentence = f"files of {side.name} that may hold one of {keys_text}: {num_files:,} are read"
-    return {side.name: pruned_frame, other.name: frame}, sentence
-
-
-def may_have_few_keys(spark: SparkSession, side: JoinSide, other: JoinSide) -> bool:
-    """Return whether `apply_key_rule` may be able to skip parts of a side."""
-    return side.is_indexed_files or (
-        side.index is not None and is_classic(spark) and is_broadcast(spark, other)
-    )
+    sentence = f"zones of {side.name} that may hold one of {keys_text}: {share:.1%} is read"
+    return {side.name: side.read_zones(spark, keys), other.name: frame}, sentence
 
 
 def _searchable_names(
@@ -116,39 +80,18 @@ def _searchable_names(
     return names
 
 
-def _find_candidates(files: Dataset, keys: pa.Table) -> tuple[pa.Table, float, float, int]:
-    """Return the keys that may be in the files, and where.
-
-    The places are the share of rows in zones that may hold a key, the share of bytes in files that
-    may, and the number of these files.
-    """
+def _find_zones(files: Dataset, keys: pa.Table) -> tuple[pa.Table, float]:
+    """Return the keys that may be in the files, and the share of rows in zones with such keys."""
     predicate = keys_predicate(keys, keys.column_names, files.opened.indices.values())
     snapshot, search = files.opened.search(predicate)
-    rows = search_result(snapshot, search).at_most
-    candidates = by_fragment(rows)
-    fragments = snapshot.fragments
-    total_rows = sum(map(snapshot.count_rows, fragments))
-    total_bytes = sum(fragment.identity.size for fragment in fragments)
-    kept_bytes = sum(
-        fragment.identity.size for fragment in fragments if fragment.fragment_id in candidates
-    )
-    zone_share, file_share = len(rows) / max(total_rows, 1), kept_bytes / max(total_bytes, 1)
+    num_rows = sum(map(snapshot.count_rows, snapshot.fragments))
+    share = len(search_result(snapshot, search).at_most) / max(num_rows, 1)
     for listed, existing in search.existing_keys.values():
         is_existing = pc.call_function(
             "is_in", [keys[listed.column[0]]], pc.SetLookupOptions(existing.values)
         )
         keys = keys.filter(is_existing)
-    return keys, zone_share, file_share, len(candidates)
-
-
-def _key_conditions(side: JoinSide, keys: pa.Table) -> list[Column]:
-    """Return conditions that a key column has one of the keys, for types with exact literals."""
-    exact = (*INTEGER_TYPES, st.StringType, st.BinaryType)
-    return [
-        sf.col(quote_name(name)).isin(values.to_pylist())
-        for name, values in ((name, keys[name].unique()) for name in keys.column_names)
-        if isinstance(side.key_field(name).dataType, exact) and len(values) <= _MAX_LITERALS
-    ]
+    return keys, share
 
 
 def apply_filter_rule(

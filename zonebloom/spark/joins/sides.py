@@ -19,7 +19,7 @@ from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.prune import prune
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
-from zonebloom.spark.versions import arrow_table, frame_of_arrow
+from zonebloom.spark.versions import arrow_table, frame_of_arrow, is_classic
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path
 from zonebloom.values.columns import find_column, matching_names
@@ -69,31 +69,32 @@ class JoinSide:
         return len(self._fields)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the side as a frame; indexed files are read by Spark's own reader."""
+        """Return the side as a frame of Spark's own reader, which skips files by the index."""
         if self._frame is None:
-            self._frame = self._read(spark) if self.is_indexed_files else self._input
+            frame = self._read_files(spark) if self.is_indexed_files else self._input
+            has_index = self.index is not None and self.index.opened.indices
+            self._frame = self._prune(frame) if has_index and is_classic(spark) else frame
         return self._frame
 
-    def _read(self, spark: SparkSession) -> DataFrame:
+    def _read_files(self, spark: SparkSession) -> DataFrame:
         indexed = self._input
         has_several_paths = not isinstance(indexed.path, str | os.PathLike)
         paths = map(os.fspath, indexed.path if has_several_paths else [indexed.path])
         frame = spark.read.parquet(*map(absolute_path, paths))
         if indexed.filter is not None:
-            frame = self.prune(frame.where(indexed.filter))
+            frame = frame.where(indexed.filter)
         return frame if indexed.columns is None else frame.select(*map(quote_name, indexed.columns))
 
-    def read_zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
-        """Return the rows of indexed files that may have one of the keys, read by zones."""
-        return self._input.frame(spark, encode_keys(keys))
-
-    def prune(self, frame: DataFrame) -> DataFrame:
-        """Return a frame of the side that skips files by the index of the side."""
+    def _prune(self, frame: DataFrame) -> DataFrame:
         assert self.index is not None
         catalog = self.index.opened.catalog
         folder = catalog.folder if is_local(catalog.filesystem) else None
         index_dir = self._input.index_dir if self.is_indexed_files else folder
         return prune(frame, index_dir=index_dir, encryption=catalog.encryption)
+
+    def read_zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
+        """Return the rows of indexed files that may have one of the keys, read by zones."""
+        return self._input.frame(spark, encode_keys(keys))
 
     def key_field(self, name: str) -> StructField:
         names = [field.name for field in self._fields]
