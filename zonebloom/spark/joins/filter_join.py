@@ -38,8 +38,8 @@ class JoinPlan(Displayed):
     used : tuple of str
         A sentence for each used rule about what it does, and for each scan that skips files.
     not_used : tuple of str
-        A sentence for each other rule about why it is not used, and for each join in Spark's plan
-        about why its keys choose no files.
+        A sentence for each other rule about why it is not used. If none is used, also for each join
+        in Spark's plan about why its keys choose no files.
     is_by_cost : bool
         Whether all rules that are not used would have cost more than they save.
     frame : pyspark.sql.DataFrame
@@ -126,9 +126,9 @@ def filter_join(
     -----
     Spark's plan and estimates decide whether a rule is used. The join is Spark's own if Spark
     broadcasts a side and so shuffles nothing, if most keys of a sample would pass the filter, or if
-    few zones could be skipped. A filter of more than 8 MiB is broadcast in pieces, and may take a
-    sixteenth of the memory of the driver and of the executors. Keys of files that were added after
-    the build are added to the filter now.
+    few zones could be skipped. The filter is broadcast, and may take a sixteenth of the memory
+    of the driver and of the executors. Keys of files that were added after the build are added to
+    the filter now.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def explain_join(
         for scan in scans.relations
         if scan.kept_files < scan.num_files
     )
-    notes = (note.text for note in scans.notes)
+    notes = () if plan.used else (note.text for note in scans.notes)
     return replace(plan, used=(*plan.used, *skips), not_used=(*plan.not_used, *notes))
 
 
