@@ -212,12 +212,12 @@ def _plan_join(
     for side, other in filterable_pairs:
         if side.is_indexed_files and HAS_PYTHON_SOURCES:
             try:
-                frames, sentence = apply_key_rule(spark, side, other, names, max_keys)
+                frames, sentence = apply_key_rule(side, other, names, max_keys)
             except RuleNotUsed as reason:
                 not_used.append((f"zones of {side.name} by the keys of {other.name}", reason))
             else:
                 used.append(sentence)
-    frames = frames or {side.name: side.frame(spark) for side in sides}
+    frames = frames or {side.name: side.frame for side in sides}
     join = frames["left"].join(frames["right"], list(names), kind)
     for side, other in filterable_pairs if not used else ():
         if other.index is None:
@@ -230,7 +230,7 @@ def _plan_join(
         for name in names:
             try:
                 frame, sentence = apply_filter_rule(
-                    spark, side, other, name, stored_keys, frames[side.name]
+                    side, other, name, stored_keys, frames[side.name]
                 )
             except RuleNotUsed as reason:
                 not_used.append((f"filter of {name} from {other.name}", reason))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from zonebloom.base.text import bytes_text
 from zonebloom.facade.dataset import Dataset
@@ -36,7 +36,7 @@ _MAX_KEY_BYTES = 4 << 20
 
 
 def apply_key_rule(
-    spark: SparkSession, side: JoinSide, other: JoinSide, on: Sequence[str], max_keys: int
+    side: JoinSide, other: JoinSide, on: Sequence[str], max_keys: int
 ) -> tuple[dict[str, DataFrame], str]:
     """Return both sides by name. An `Indexed` side reads only zones that may hold keys of `other`.
 
@@ -48,9 +48,8 @@ def apply_key_rule(
     total_bytes = estimate_bytes(files, side.num_columns)
     if total_bytes < _MIN_BYTES_TO_PRUNE:
         raise RuleTooCostly(f"Spark reads only {bytes_text(round(total_bytes))} of {side.name}")
-    frame, keys = collect_side(
-        other.frame(spark), [other.key_field(name).name for name in names], max_keys
-    )
+    key_names = [other.key_field(name).name for name in names]
+    frame, keys = collect_side(other.frame, key_names, max_keys)
     keys_text = f"{keys.num_rows:,} keys of {other.name}"
     keys = keys.rename_columns([side.key_field(name).name for name in names])
     keys, share = _find_zones(files, keys)
@@ -60,7 +59,7 @@ def apply_key_rule(
             f"{bytes_text(keys.nbytes)} of {keys_text} are in {share:.0%} of the zones"
         )
     sentence = f"zones of {side.name} that may hold one of {keys_text}: {share:.1%} is read"
-    return {side.name: side.read_zones(spark, keys), other.name: frame}, sentence
+    return {side.name: side.read_zones(keys), other.name: frame}, sentence
 
 
 def _searchable_names(
@@ -95,12 +94,7 @@ def _find_zones(files: Dataset, keys: pa.Table) -> tuple[pa.Table, float]:
 
 
 def apply_filter_rule(
-    spark: SparkSession,
-    side: JoinSide,
-    other: JoinSide,
-    name: str,
-    is_stored: bool,
-    frame: DataFrame,
+    side: JoinSide, other: JoinSide, name: str, is_stored: bool, frame: DataFrame
 ) -> tuple[DataFrame, str]:
     """Return the rows of a side whose keys may be in the other side's filter, and a sentence.
 
@@ -114,9 +108,9 @@ def apply_filter_rule(
         if reason is not None:
             raise RuleNotUsed(reason)
     is_stored |= other.is_indexed_files
-    require_stored_column(other.frame(spark), other_key.name, other.index, is_stored)
-    sbbf = fit_to_memory(spark, sbbf)
-    passing_text = require_selective(spark, side, key.name, sbbf, arrow)
+    require_stored_column(other.frame, other_key.name, other.index, is_stored)
+    sbbf = fit_to_memory(side.spark, sbbf)
+    passing_text = require_selective(side, key.name, sbbf, arrow)
     return keep_possible_matches(frame, key, sbbf, arrow), (
         f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
         f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField
 
 from zonebloom.base import arguments
@@ -36,9 +37,9 @@ class RuleNotUsed(Exception):
 class JoinSide:
     def __init__(self, name: str, frame_or_files: Any, index: Index, spark: Any):
         self.name = name
+        self.spark = spark
         self.is_indexed_files: bool = isinstance(frame_or_files, Indexed)
         self._input = frame_or_files
-        self._frame: Any = None
         if isinstance(frame_or_files, Indexed):
             if index is not None:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
@@ -68,33 +69,29 @@ class JoinSide:
     def num_columns(self) -> int:
         return len(self._fields)
 
-    def frame(self, spark: SparkSession) -> DataFrame:
+    @cached_property
+    def frame(self) -> DataFrame:
         """Return the side as a frame of Spark's own reader, which skips files by the index."""
-        if self._frame is None:
-            frame = self._read_files(spark) if self.is_indexed_files else self._input
-            has_index = self.index is not None and self.index.opened.indices
-            self._frame = self._prune(frame) if has_index and is_classic(spark) else frame
-        return self._frame
-
-    def _read_files(self, spark: SparkSession) -> DataFrame:
-        indexed = self._input
-        has_several_paths = not isinstance(indexed.path, str | os.PathLike)
-        paths = map(os.fspath, indexed.path if has_several_paths else [indexed.path])
-        frame = spark.read.parquet(*map(absolute_path, paths))
-        if indexed.filter is not None:
-            frame = frame.where(indexed.filter)
-        return frame if indexed.columns is None else frame.select(*map(quote_name, indexed.columns))
-
-    def _prune(self, frame: DataFrame) -> DataFrame:
-        assert self.index is not None
+        frame = self._read_files() if self.is_indexed_files else self._input
+        if self.index is None or not self.index.opened.indices or not is_classic(self.spark):
+            return frame
         catalog = self.index.opened.catalog
         folder = catalog.folder if is_local(catalog.filesystem) else None
         index_dir = self._input.index_dir if self.is_indexed_files else folder
         return prune(frame, index_dir=index_dir, encryption=catalog.encryption)
 
-    def read_zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
+    def _read_files(self) -> DataFrame:
+        indexed = self._input
+        has_several_paths = not isinstance(indexed.path, str | os.PathLike)
+        paths = map(os.fspath, indexed.path if has_several_paths else [indexed.path])
+        frame = self.spark.read.parquet(*map(absolute_path, paths))
+        if indexed.filter is not None:
+            frame = frame.where(indexed.filter)
+        return frame if indexed.columns is None else frame.select(*map(quote_name, indexed.columns))
+
+    def read_zones(self, keys: pa.Table) -> DataFrame:
         """Return the rows of indexed files that may have one of the keys, read by zones."""
-        return self._input.frame(spark, encode_keys(keys))
+        return self._input.frame(self.spark, encode_keys(keys))
 
     def key_field(self, name: str) -> StructField:
         names = [field.name for field in self._fields]
