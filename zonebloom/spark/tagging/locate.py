@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,16 +51,9 @@ from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.pieces import TaskReader, combine_batches, split_into_partitions
 from zonebloom.spark.rebase import may_be_rebased, without_rebased_literals
 from zonebloom.spark.session_settings import parallelism
-from zonebloom.spark.tagging.keys import (
-    FILE_NUMBER,
-    FRAGMENT_ID,
-    PATH,
-    ROW_OFFSET,
-    KeyFrameColumns,
-    collect_keys,
-)
+from zonebloom.spark.tagging.keys import FRAGMENT_ID, PATH, ROW_OFFSET, KeyFrameColumns
 from zonebloom.spark.types import cast_for_spark
-from zonebloom.spark.versions import arrow_schema, frame_of_arrow
+from zonebloom.spark.versions import arrow_schema, arrow_table, frame_of_arrow
 from zonebloom.storage.files import is_local
 
 # The driver collects filters of at most this many bytes. The default of spark.driver.maxResultSize
@@ -71,24 +65,26 @@ _MAX_COLLECTED_KEYS = 1 << 20
 _BROADCAST_ROWS = 1 << 20
 # Starting a Spark job takes as long as reading this number of rows on the driver.
 _MAX_DRIVER_ROWS = 1 << 22
+# The id of a fragment in this catalog version, and its plan.
+_PlanWithId: TypeAlias = tuple[int, FragmentPlan]
 
 
 @dataclass(frozen=True)
 class LocatedKeys:
     """The candidate rows of keys, as frames that are already computed."""
 
-    # Columns: the key columns as in `KeyFrameColumns.fields`, then `ROW_OFFSET` and `FILE_NUMBER`.
+    # Columns: the key columns as in `KeyFrameColumns.fields`, then `ROW_OFFSET` and `FRAGMENT_ID`.
     rows: DataFrame
-    # Columns: `FILE_NUMBER`, `FRAGMENT_ID` and `PATH`.
+    # Columns: `FRAGMENT_ID` and `PATH`.
     files: DataFrame
 
     def with_paths(self, rows: DataFrame) -> DataFrame:
-        """Add the fragment id and path to rows with a file number.
+        """Add the path to rows with a fragment id.
 
         Do this after the join with the keys: broadcast rows with paths would take many times the
         memory.
         """
-        return rows.join(sf.broadcast(self.files), FILE_NUMBER, "left")
+        return rows.join(sf.broadcast(self.files), FRAGMENT_ID, "left")
 
 
 @dataclass(frozen=True)
@@ -98,13 +94,13 @@ class CandidateReader:
     reader: TaskReader
     schema: pa.Schema
 
-    def batches(self, numbered_plans: Sequence[NumberedPlan]) -> Iterator[pa.RecordBatch]:
-        """Yield the candidate rows of fragment plans, which come with their file numbers."""
+    def batches(self, plans: Sequence[_PlanWithId]) -> Iterator[pa.RecordBatch]:
+        """Yield the candidate rows of fragment plans, which come with the ids of the fragments."""
         yield from combine_batches(
-            batch for numbered_plan in numbered_plans for batch in self._read_plan(*numbered_plan)
+            batch for fragment_id, plan in plans for batch in self._read_plan(fragment_id, plan)
         )
 
-    def _read_plan(self, number: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
+    def _read_plan(self, fragment_id: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
         columns = pa.schema(list(self.schema)[:-2])
         self.reader.require_same_as_spark(plan)
         for offsets, table in self.reader.execution().matches(plan):
@@ -113,7 +109,7 @@ class CandidateReader:
                     batch_offsets, offsets = offsets[: batch.num_rows], offsets[batch.num_rows :]
                     positions = (
                         pa.array(batch_offsets, pa.int64()),
-                        pa.repeat(number, batch_offsets.size),
+                        pa.repeat(fragment_id, batch_offsets.size),
                     )
                     yield pa.RecordBatch.from_arrays(
                         [*batch.columns, *positions], schema=self.schema
@@ -134,31 +130,33 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
             "Spark; use ds.locate, or rewrite the table's files"
         )
     snapshot = ds.opened.look_at_all_files()
-    fragments = snapshot.fragments
+    present = snapshot.fragments
     numbered_plans, row_filter, are_few_keys = _plan_candidates(keys, columns, files, snapshot)
     task_reader = files.task_reader(columns.names, row_filter)
-    position_fields = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE_NUMBER))
+    position_fields = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FRAGMENT_ID))
     fields = st.StructType([*columns.fields, *position_fields])
     reader = CandidateReader(task_reader, arrow_schema(fields))
     files_table = pa.table(
         {
-            FILE_NUMBER: range(len(fragments)),
-            FRAGMENT_ID: pa.array([file.fragment_id for file in fragments], pa.int64()),
-            PATH: pa.array([file.fragment.path for file in fragments], pa.string()),
+            FRAGMENT_ID: pa.array([file.fragment_id for file in present], pa.int64()),
+            PATH: pa.array([file.fragment.path for file in present], pa.string()),
         }
     )
-    num_rows = sum(_num_rows(plan, fragments[number]) for number, plan in numbered_plans)
+    num_rows = sum(_num_rows(plan, present[number]) for number, plan in numbered_plans)
+    plans = [(present[number].fragment_id, plan) for number, plan in numbered_plans]
     spark = keys.sparkSession
     if are_few_keys and is_local(source.filesystem) and num_rows <= _MAX_DRIVER_ROWS:
         with ThreadPoolExecutor(num_cores()) as pool:
             batch_lists = map_in_order(
-                pool, lambda part: list(reader.batches([part])), numbered_plans, num_cores() + 1
+                pool, lambda part: list(reader.batches([part])), plans, num_cores() + 1
             )
             table = pa.Table.from_batches(chain.from_iterable(batch_lists), reader.schema)
-        files_table = files_table.take(table[FILE_NUMBER].unique())
+        used_ids = pc.SetLookupOptions(table[FRAGMENT_ID].unique())
+        is_used = pc.call_function("is_in", [files_table[FRAGMENT_ID]], used_ids)
+        files_table = files_table.filter(is_used)
         frame, num_candidates = frame_of_arrow(spark, table, fields), table.num_rows
     else:
-        partitions = _partitions(task_reader, numbered_plans, parallelism(spark) or num_cores())
+        partitions = _partitions(task_reader, plans, parallelism(spark) or num_cores())
         frame = task_frame(spark, partitions, reader.batches, fields, len(partitions))
         frame = frame.localCheckpoint(eager=False)
         num_candidates = frame.count()
@@ -179,9 +177,12 @@ def _plan_candidates(
         for index in snapshot.indices.values()
     )
     max_keys = _MAX_COLLECTED_KEYS if finds_many else MAX_SEARCHED_KEYS
-    collected_keys = collect_keys(keys, columns, max_keys)
+    probes = keys.select(*columns.probes)
+    collected_keys = arrow_table(probes.limit(max_keys + 1)).cast(columns.schema)
+    are_collected = collected_keys.num_rows <= max_keys
+    are_many = collected_keys.num_rows > MAX_SEARCHED_KEYS
     many_keys = None
-    if collected_keys is not None and collected_keys.num_rows > MAX_SEARCHED_KEYS:
+    if are_collected and are_many:
         values = {
             (name,): normalized_values(collected_keys.column(number).combine_chunks())
             for number, name in enumerate(columns.names)
@@ -192,27 +193,22 @@ def _plan_candidates(
             collected_keys = collected_keys.take(from_numpy(many_keys.keys))
     types = tuple(columns.schema.types)
     ranges = _key_ranges(files, columns, snapshot)
-    if collected_keys is None:
-        probes = keys.select(*columns.probes)
-        sbbf, may_match = _summarize_frame(probes, keys.count(), types, ranges)
-    else:
+    if are_collected:
         batches = (batch.columns for batch in collected_keys.to_batches())
         sbbf, may_match = summarize_keys(batches, collected_keys.num_rows, types, ranges)
+    else:
+        sbbf, may_match = _summarize_frame(probes, keys.count(), types, ranges)
     search = None
     if many_keys is not None:
         search = opened.search_within(
             snapshot, Constant(True), rows=many_keys.rows, views=many_keys.views
         )
-    elif (
-        collected_keys is not None
-        and collected_keys.num_rows <= MAX_SEARCHED_KEYS
-        and may_match.any()
-    ):
+    elif not are_many and may_match.any():
         predicate = _key_predicate(files, columns, indexed_names, collected_keys)
         if predicate is not None:
             search = opened.search_snapshot(snapshot, predicate)
     row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
-    return plan_candidates(snapshot, search, may_match), row_filter, collected_keys is not None
+    return plan_candidates(snapshot, search, may_match), row_filter, are_collected
 
 
 def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
@@ -308,12 +304,11 @@ def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
 
 
 def _partitions(
-    reader: TaskReader, numbered_plans: Sequence[NumberedPlan], num_tasks: int
-) -> list[list[NumberedPlan]]:
-    """Split numbered fragment plans into Spark tasks of about equal bytes."""
-    numbers = {plan.fragment.path: number for number, plan in numbered_plans}
-    partitions = split_into_partitions(reader, [plan for _, plan in numbered_plans], num_tasks)
+    reader: TaskReader, plans: Sequence[_PlanWithId], num_tasks: int
+) -> list[list[_PlanWithId]]:
+    """Split fragment plans into Spark tasks of about equal bytes."""
+    ids = {plan.fragment.path: fragment_id for fragment_id, plan in plans}
     return [
-        [(numbers[task.plan.fragment.path], task.plan) for task in scan_tasks]
-        for scan_tasks in partitions
+        [(ids[task.plan.fragment.path], task.plan) for task in scan_tasks]
+        for scan_tasks in split_into_partitions(reader, [plan for _, plan in plans], num_tasks)
     ]

@@ -18,7 +18,6 @@ from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
 from zonebloom.spark.session_settings import is_case_sensitive, quote_name
 from zonebloom.spark.tagging.keys import (
-    FILE_NUMBER,
     FRAGMENT_ID,
     PATH,
     PREFIX,
@@ -115,8 +114,8 @@ def tag_location(
         if matching_names(TAGS, name):
             raise InvalidArgument(
                 f"keys have a column {name!r}, which is the name of an added column; rename it: "
-                f"keys.withColumnRenamed({name!r}, ...). Rename a key column in the dataset's files "
-                "and in the keys, or call files_with_keys, which accepts its name"
+                f"keys.withColumnRenamed({name!r}, ...). Rename a key in the dataset's files and "
+                "in the keys, or call files_with_keys, which accepts its name"
             )
     columns, computed_keys, candidates = _locate(keys, ds, on, partition_by, encryption)
     tagged_keys = computed_keys.join(candidates.rows, columns.join_condition(), "left")
@@ -164,7 +163,7 @@ def files_with_keys(
     ids = [sf.col(field.name) for field in columns.fields]
     counts = (
         distinct_keys.join(candidates.rows, columns.join_condition(), "inner")
-        .groupBy(FILE_NUMBER)
+        .groupBy(FRAGMENT_ID)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
     names = sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id")
