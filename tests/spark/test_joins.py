@@ -28,7 +28,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
 )
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins import global_filter, key_origin, rules
+from zonebloom.spark.joins import global_filter, key_origin, zones
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.load import Load, Options, encode_keys
 from zonebloom.spark.pruning import optimizer_rule
@@ -105,7 +105,7 @@ def worth_it(spark):
     """Make the sides count as large enough for the rules."""
     with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
         for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
-            set_constant(patched, rules, name, 0)
+            set_constant(patched, zones, name, 0)
         set_constant(patched, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
         yield
 
@@ -421,7 +421,7 @@ def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_pat
 
 
 def test_small_files_are_read_by_spark(spark, folder, oracle, other_frame, monkeypatch):
-    set_constant(monkeypatch, rules, "_MIN_BYTES_TO_PRUNE", 1 << 20)
+    set_constant(monkeypatch, zones, "_MIN_BYTES_TO_PRUNE", 1 << 20)
     small_side = other_frame.where("other % 9 = 0")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(small_side, zs.Indexed(folder, filter="x > 1"), "id")

@@ -22,7 +22,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import EngineError
 from zonebloom.spark import versions
 from zonebloom.spark.jar.__main__ import write_jar
-from zonebloom.spark.joins import rules
+from zonebloom.spark.joins import zones
 from zonebloom.spark.pruning import optimizer_rule
 
 # On Spark without Python data sources, a test with this mark must fail with the error that says so.
@@ -163,8 +163,8 @@ def test_joins_with_a_filter_have_the_rows_of_spark(spark, folder, tmp_path, key
 
 
 def test_an_indexed_side_is_read_by_few_keys(spark, folder, monkeypatch):
-    set_constant(monkeypatch, rules, "_MIN_BYTES_TO_PRUNE", 0)
-    set_constant(monkeypatch, rules, "_ZONES_FIXED_COST", 0)
+    set_constant(monkeypatch, zones, "_MIN_BYTES_TO_PRUNE", 0)
+    set_constant(monkeypatch, zones, "_ZONES_FIXED_COST", 0)
     (key,) = zb.dataset(folder).to_table(["name"], limit=1)["name"].to_pylist()
     few = spark.createDataFrame([(key,), ("absent",)], "name string")
     indexed = zs.Indexed(folder, ["name", "row"], "row >= 0")

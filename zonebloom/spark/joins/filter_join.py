@@ -13,8 +13,9 @@ from zonebloom.base.notices import warn
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
 from zonebloom.spark.joins.cost import RuleTooCostly, require_shuffle
-from zonebloom.spark.joins.rules import apply_filter_rule, apply_key_rule
+from zonebloom.spark.joins.global_filter import apply_filter_rule
 from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed
+from zonebloom.spark.joins.zones import apply_zones_rule
 from zonebloom.spark.pruning.prune import last_scans
 from zonebloom.spark.versions import HAS_PYTHON_SOURCES, is_classic
 
@@ -212,7 +213,7 @@ def _plan_join(
     for side, other in filterable_pairs:
         if side.is_indexed_files and HAS_PYTHON_SOURCES:
             try:
-                frames, sentence = apply_key_rule(side, other, names, max_keys)
+                frames, sentence = apply_zones_rule(side, other, names, max_keys)
             except RuleNotUsed as reason:
                 not_used.append((f"zones of {side.name} by the keys of {other.name}", reason))
             else:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.base.text import bytes_text
 from zonebloom.errors import UnsupportedType, ZoneBloomError
 from zonebloom.facade.dataset import Dataset
 from zonebloom.sbbf.filter import Sbbf
@@ -23,7 +24,9 @@ from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.sources.column_batches import columns_reader
 from zonebloom.spark.column_case import require_exact_names
-from zonebloom.spark.joins.sides import RuleNotUsed, key_mismatch_reason
+from zonebloom.spark.joins.cost import require_selective
+from zonebloom.spark.joins.key_origin import require_stored_column
+from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.rebase import first_exact_value
 from zonebloom.spark.session_settings import byte_count, quote_name
 from zonebloom.spark.types import spark_type
@@ -61,7 +64,33 @@ _HASHED_LIKE_SPARK = (
 )
 
 
-def load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
+def apply_filter_rule(
+    side: JoinSide, other: JoinSide, name: str, is_stored: bool, frame: DataFrame
+) -> tuple[DataFrame, str]:
+    """Return the rows of a side whose keys may be in the other side's filter, and a sentence.
+
+    Raise `RuleNotUsed` if the filter cannot or need not be used.
+    """
+    key, other_key = side.key_field(name), other.key_field(name)
+    assert other.index is not None
+    sbbf, arrow, added_text = _load_filter(other.index, name)
+    for column in (key, other_key):
+        reason = filter_mismatch_reason(column, arrow)
+        if reason is not None:
+            raise RuleNotUsed(reason)
+    is_stored |= other.is_indexed_files
+    require_stored_column(other.frame, other_key.name, other.index, is_stored)
+    sbbf = fit_to_memory(side.spark, sbbf)
+    passing_text = require_selective(side, key.name, sbbf, arrow)
+    return keep_possible_matches(frame, key, sbbf, arrow), (
+        f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
+        f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
+        f"{sbbf.estimated_fpp:.2%} of other keys pass, tested by Spark expressions{added_text}"
+        f"{passing_text}"
+    )
+
+
+def _load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
     """Return the filter over all current keys of a column, and their type.
 
     Also return a text about files that were added to the filter. Raise `RuleNotUsed` if there is

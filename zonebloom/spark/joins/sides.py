@@ -20,14 +20,12 @@ from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.prune import prune
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
-from zonebloom.spark.versions import arrow_table, frame_of_arrow, is_classic
+from zonebloom.spark.versions import is_classic
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path
 from zonebloom.values.columns import find_column, matching_names
 
 Index: TypeAlias = "FilePaths | Dataset | None"
-
-_MAX_SIDE_BYTES = 64 << 20
 
 
 class RuleNotUsed(Exception):
@@ -100,30 +98,6 @@ class JoinSide:
             choices_text = arguments.suggest_names(name, names, "it has")
             raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; {choices_text}")
         return self._fields[names.index(stored_name)]
-
-
-def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[DataFrame, pa.Table]:
-    """Compute a small frame once; return its rows as a frame, and its keys without nulls.
-
-    A frame that is computed twice may return different rows, for example with limit().
-    """
-    if max_keys < 1:
-        raise RuleNotUsed("max_keys is 0")
-    if len(set(frame.columns)) < len(frame.columns):
-        raise RuleNotUsed("several columns of the other side have the same name")
-    try:
-        rows = arrow_table(frame.limit(max_keys + 1))
-    except Exception as error:
-        # Arrow may lack a type of the frame. Any other error will occur in the join again.
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise RuleNotUsed(f"the other side cannot be collected: {lines[0]}") from error
-    if rows.num_rows > max_keys:
-        raise RuleNotUsed(f"the other side has more than max_keys={max_keys:,} rows")
-    # Arrow drops only nulls; dropna() of a frame would also drop NaN.
-    keys = rows.select(names).drop_null()
-    if rows.nbytes > _MAX_SIDE_BYTES:
-        raise RuleNotUsed(f"the other side has {rows.nbytes:,} bytes in few rows")
-    return frame_of_arrow(frame.sparkSession, rows, frame.schema), keys
 
 
 def key_mismatch_reason(one: StructField, other: StructField) -> str | None:

@@ -1,8 +1,4 @@
-"""The two rules of a filtered join.
-
-Key rule: the few keys of one side choose the zones of the other side that are read.
-Filter rule: a filter over all keys of one side drops rows of the other side before the shuffle.
-"""
+"""Let the few keys of one side of a join choose the zones of the other side that are read."""
 
 from __future__ import annotations
 
@@ -16,15 +12,9 @@ from zonebloom.base.text import bytes_text
 from zonebloom.facade.dataset import Dataset
 from zonebloom.scan.key_candidates import keys_predicate, searchable_columns
 from zonebloom.scan.planner import search_result
-from zonebloom.spark.joins.cost import RuleTooCostly, estimate_bytes, require_selective
-from zonebloom.spark.joins.global_filter import (
-    filter_mismatch_reason,
-    fit_to_memory,
-    keep_possible_matches,
-    load_filter,
-)
-from zonebloom.spark.joins.key_origin import require_stored_column
-from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, collect_side, key_mismatch_reason
+from zonebloom.spark.joins.cost import RuleTooCostly, estimate_bytes
+from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, key_mismatch_reason
+from zonebloom.spark.versions import arrow_table, frame_of_arrow
 
 # It takes as long to find the zones that can be skipped as to read this many bytes.
 _MIN_BYTES_TO_PRUNE = 64 << 20
@@ -33,9 +23,11 @@ _MIN_BYTES_TO_PRUNE = 64 << 20
 _ZONES_FIXED_COST, _ZONES_COST_FACTOR = 32 << 20, 2
 # Keys are an option of the load, which Spark copies to several processes.
 _MAX_KEY_BYTES = 4 << 20
+# The driver collects a small side of at most this many bytes.
+_MAX_SIDE_BYTES = 64 << 20
 
 
-def apply_key_rule(
+def apply_zones_rule(
     side: JoinSide, other: JoinSide, on: Sequence[str], max_keys: int
 ) -> tuple[dict[str, DataFrame], str]:
     """Return both sides by name. An `Indexed` side reads only zones that may hold keys of `other`.
@@ -49,7 +41,7 @@ def apply_key_rule(
     if total_bytes < _MIN_BYTES_TO_PRUNE:
         raise RuleTooCostly(f"Spark reads only {bytes_text(round(total_bytes))} of {side.name}")
     key_names = [other.key_field(name).name for name in names]
-    frame, keys = collect_side(other.frame, key_names, max_keys)
+    frame, keys = _collect_side(other.frame, key_names, max_keys)
     keys_text = f"{keys.num_rows:,} keys of {other.name}"
     keys = keys.rename_columns([side.key_field(name).name for name in names])
     keys, share = _find_zones(files, keys)
@@ -93,27 +85,25 @@ def _find_zones(files: Dataset, keys: pa.Table) -> tuple[pa.Table, float]:
     return keys, share
 
 
-def apply_filter_rule(
-    side: JoinSide, other: JoinSide, name: str, is_stored: bool, frame: DataFrame
-) -> tuple[DataFrame, str]:
-    """Return the rows of a side whose keys may be in the other side's filter, and a sentence.
+def _collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[DataFrame, pa.Table]:
+    """Compute a small frame once; return its rows as a frame, and its keys without nulls.
 
-    Raise `RuleNotUsed` if the filter cannot or need not be used.
+    A frame that is computed twice may return different rows, for example with limit().
     """
-    key, other_key = side.key_field(name), other.key_field(name)
-    assert other.index is not None
-    sbbf, arrow, added_text = load_filter(other.index, name)
-    for column in (key, other_key):
-        reason = filter_mismatch_reason(column, arrow)
-        if reason is not None:
-            raise RuleNotUsed(reason)
-    is_stored |= other.is_indexed_files
-    require_stored_column(other.frame, other_key.name, other.index, is_stored)
-    sbbf = fit_to_memory(side.spark, sbbf)
-    passing_text = require_selective(side, key.name, sbbf, arrow)
-    return keep_possible_matches(frame, key, sbbf, arrow), (
-        f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
-        f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
-        f"{sbbf.estimated_fpp:.2%} of other keys pass, tested by Spark expressions{added_text}"
-        f"{passing_text}"
-    )
+    if max_keys < 1:
+        raise RuleNotUsed("max_keys is 0")
+    if len(set(frame.columns)) < len(frame.columns):
+        raise RuleNotUsed("several columns of the other side have the same name")
+    try:
+        rows = arrow_table(frame.limit(max_keys + 1))
+    except Exception as error:
+        # Arrow may lack a type of the frame. Any other error will occur in the join again.
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise RuleNotUsed(f"the other side cannot be collected: {lines[0]}") from error
+    if rows.num_rows > max_keys:
+        raise RuleNotUsed(f"the other side has more than max_keys={max_keys:,} rows")
+    # Arrow drops only nulls; dropna() of a frame would also drop NaN.
+    keys = rows.select(names).drop_null()
+    if rows.nbytes > _MAX_SIDE_BYTES:
+        raise RuleNotUsed(f"the other side has {rows.nbytes:,} bytes in few rows")
+    return frame_of_arrow(frame.sparkSession, rows, frame.schema), keys
