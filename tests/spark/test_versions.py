@@ -173,6 +173,23 @@ def test_an_indexed_side_is_read_by_few_keys(spark, folder, monkeypatch):
     assert rows(joined) == rows(expected)
 
 
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_keys_of_a_small_side_choose_files_of_a_join(spark, tmp_path, monkeypatch, is_indexed):
+    set_constant(monkeypatch, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
+    lake = str(tmp_path)
+    for number in range(4):
+        ids = pa.array(range(number * 5_000, (number + 1) * 5_000), pa.int64())
+        pq.write_table(pa.table({"id": ids, "x": ids}), tmp_path / f"{number}.parquet")
+    zb.dataset(lake).create_scalar_index("id", spark=False)
+    few = spark.createDataFrame([(5_007,), (-3,)], "id bigint")
+    stored = spark.read.parquet(lake)
+    right, index = (zs.Indexed(lake), None) if is_indexed else (stored, lake)
+    plan = zs.explain_join(few, right, "id", right_index=index)
+    assert plan.used == (f"1 of 4 files of file:{lake} are read",), str(plan)
+    joined = zs.filter_join(few, right, "id", right_index=index)
+    assert rows(plan.frame) == rows(joined) == rows(few.join(stored, "id"))
+
+
 def test_a_manager_skips_files(spark, tmp_path):
     folder = spark_data.write(tmp_path / "lake", NUM_FILES)
     with spark_data.settings(spark, **{"zonebloom.system.path": str(tmp_path / "indices")}):
