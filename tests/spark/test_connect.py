@@ -22,7 +22,7 @@ from zonebloom.errors import (
 )
 from zonebloom.facade.engine import choose_engine
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins import rules
+from zonebloom.spark.joins import zones
 from zonebloom.spark.joins.global_filter import keep_possible_matches
 from zonebloom.spark.tagging import locate
 
@@ -207,7 +207,7 @@ def check_joins(spark, folder):
     assert rows_of(zb.spark.filter_join(keys, zb.spark.Indexed(lake), "id")) == by_id
     with pytest.MonkeyPatch.context() as patched:
         for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
-            set_constant(patched, rules, name, 0)
+            set_constant(patched, zones, name, 0)
         plan = zb.spark.explain_join(keys, zb.spark.Indexed(lake), "id")
         assert "zones of right" in plan.used[0], plan
         assert rows_of(plan.frame) == by_id

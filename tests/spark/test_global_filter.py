@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import random
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from spark_data import settings
 
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins.global_filter import filter_mismatch_reason, may_contain
+from zonebloom.spark.joins.global_filter import filter_mismatch_reason, keep_possible_matches
 
 KEY_SCHEMA = (
     "byte tinyint, short smallint, int int, long bigint, string string, binary binary, "
@@ -82,9 +84,11 @@ def as_stored(value, stored):
 @pytest.mark.parametrize(("ansi", "codegen"), [("true", "CODEGEN_ONLY"), ("false", "NO_CODEGEN")])
 def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
     columns = key_columns("expressions" + ansi)
-    frame = spark.createDataFrame(pa.table(columns), KEY_SCHEMA)
+    frame = spark.createDataFrame(
+        pa.table({**columns, "row": range(COUNT)}), f"{KEY_SCHEMA}, row bigint"
+    )
     dice = np.random.default_rng(5)
-    conditions, wanted = [], {}
+    matches, wanted = [], {}
     for name, types in STORED.items():
         keys = columns[name].to_pylist()
         for stored in types:
@@ -100,8 +104,8 @@ def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
             wanted[label] = sbbf.check(exact).tolist()
             if codegen == "NO_CODEGEN" and len(wanted) % 2:
                 continue
-            condition = may_contain(spark, frame.schema[name], sbbf, stored)
-            conditions.append(sf.coalesce(condition, sf.lit(False)).alias(label))
+            kept_rows = keep_possible_matches(frame, frame.schema[name], sbbf, stored)
+            matches.append(kept_rows.select(sf.lit(label).alias("label"), "row"))
     with settings(
         spark,
         **{
@@ -110,9 +114,10 @@ def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
             "spark.sql.codegen.wholeStage": str(codegen != "NO_CODEGEN").lower(),
         },
     ):
-        results = frame.select(*conditions).toArrow()
-    for label in results.column_names:
-        assert results[label].to_pylist() == wanted[label], label
+        results = reduce(DataFrame.union, matches).collect()
+    for label in {row.label for row in results}:
+        passing = {row.row for row in results if row.label == label}
+        assert passing == set(np.flatnonzero(wanted[label]).tolist()), label
     assert 0 < sum(map(sum, wanted.values())) < 0.9 * COUNT * len(wanted)
 
 
@@ -124,8 +129,9 @@ def test_user_defined_functions_do_not_replace_those_of_spark(spark):
     for name in names:
         spark.udf.register(name, lambda *arguments: 7, "bigint")
     try:
-        condition = may_contain(spark, st.StructField("id", st.LongType()), sbbf, pa.int64())
-        assert [row.id for row in spark.range(9).where(condition).collect()] == [3, 5]
+        frame = spark.range(9)
+        matches = keep_possible_matches(frame, frame.schema["id"], sbbf, pa.int64())
+        assert [row.id for row in matches.collect()] == [3, 5]
     finally:
         for name in names:
             spark.sql(f"DROP TEMPORARY FUNCTION {name}")
@@ -134,14 +140,14 @@ def test_user_defined_functions_do_not_replace_those_of_spark(spark):
 def test_keys_of_the_old_calendar_pass(spark):
     """Files of old writers store other days for these keys, which Spark corrects."""
     frame = spark.sql("SELECT explode(array(DATE'1582-10-14', DATE'1582-10-15', NULL)) AS d")
-    condition = may_contain(spark, frame.schema["d"], Sbbf(10), pa.date32())
-    assert [str(row.d) for row in frame.where(condition).collect()] == ["1582-10-14"]
+    matches = keep_possible_matches(frame, frame.schema["d"], Sbbf(10), pa.date32())
+    assert [str(row.d) for row in matches.collect()] == ["1582-10-14"]
     # Spark may show a time before 1900 as up to a day later.
     texts = "1899-12-31 23:59:59Z", "1900-01-02 00:29:19Z", "1902-01-01 00:00:00Z"
     listed = ", ".join(f"TIMESTAMP'{text}'" for text in texts)
     frame = spark.sql(f"SELECT explode(array({listed})) AS t")
-    condition = may_contain(spark, frame.schema["t"], Sbbf(10), pa.timestamp("us", "UTC"))
-    assert frame.where(condition).count() == 2
+    stored = pa.timestamp("us", "UTC")
+    assert keep_possible_matches(frame, frame.schema["t"], Sbbf(10), stored).count() == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import zonebloom as zb
 import zonebloom.building.tasks
 import zonebloom.scan.search
 import zonebloom.spark as zs
-from zonebloom.spark.joins import rules
+from zonebloom.spark.joins import zones
 
 NAN = float("nan")
 ROWS = 3_000
@@ -77,7 +77,7 @@ def few_are_many(monkeypatch):
     """Treat three keys as many, and every side as large enough for the rules of joins."""
     set_constant(monkeypatch, zonebloom.scan.search, "_MAX_SINGLE_SEARCH", 2)
     for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
-        set_constant(monkeypatch, rules, name, 0)
+        set_constant(monkeypatch, zones, name, 0)
 
 
 def rows(frame):
@@ -138,7 +138,7 @@ def test_many_keys_of_a_join_return_the_rows_of_spark(spark, folder, on, join_ty
 
 def test_only_keys_that_may_exist_are_sent_to_the_tasks(spark, folder, monkeypatch):
     # All keys are too many bytes for an option of the load, and those that exist are not.
-    set_constant(monkeypatch, rules, "_MAX_KEY_BYTES", 1_000)
+    set_constant(monkeypatch, zones, "_MAX_KEY_BYTES", 1_000)
     ids = [7, 8, 9, *range(10**6, 10**6 + 1_500)]
     other = spark.createDataFrame(pa.table({"id": ids}))
     with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):

@@ -21,12 +21,17 @@ from spark_data import files_read, settings
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.base.text import bytes_text
-from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import (
+    ColumnNotFound,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    StaleIndexWarning,
+)
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins import global_filter, key_origin, rules
-from zonebloom.spark.joins.global_filter import may_contain
+from zonebloom.spark.joins import global_filter, key_origin, zones
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.load import Load, Options, encode_keys
+from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.session_settings import byte_count
 
 NAN = float("nan")
@@ -100,7 +105,8 @@ def worth_it(spark):
     """Make the sides count as large enough for the rules."""
     with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
         for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
-            set_constant(patched, rules, name, 0)
+            set_constant(patched, zones, name, 0)
+        set_constant(patched, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
         yield
 
 
@@ -210,7 +216,7 @@ def test_an_index_of_several_columns_looks_up_the_keys_together(
     else:
         with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "10m"}):
             plan = zs.explain_join(small_side, stored, ["shop", "day"], right_index=str(path))
-        assert not plan.used and "are in " in plan.not_used[0], plan
+        assert not plan.used and "left is small" in plan.not_used[0], plan
     assert rows(plan.frame) == rows(small_side.join(stored, ["shop", "day"])) != []
     one_column = zs.explain_join(small_side, zs.Indexed(str(path)), "shop")
     assert "there is no index on 'shop'" in one_column.not_used[0]
@@ -338,27 +344,64 @@ def test_files_without_a_key_of_a_small_side_are_not_read(
     sides = (small_side, oracle.select(column, "row"))
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(*sides, column, join_type, right_index=zb.dataset(folder))
-        assert "files of right that may hold" in plan.used[0] and "1 are read" in plan.used[0], plan
+        assert plan.used == (f"1 of 3 files of file:{folder} are read",), plan
         assert rows(plan.frame) == rows(small_side.join(sides[1], column, join_type))
         assert files_read(plan.frame) == [1]
 
 
+def test_a_small_side_is_computed_once(spark, folder, tmp_path):
+    pq.write_table(pa.table({"id": pa.array([3, 5], pa.int32())}), tmp_path / "few.parquet")
+    context = spark.sparkContext
+
+    def num_jobs(name, join):
+        """Return the number of jobs, and check that the join skips files."""
+        context.setJobGroup(name, "")
+        frame = join(spark.read.parquet(str(tmp_path)), spark.read.parquet(folder))
+        assert len(frame.collect()) > 0
+        assert files_read(frame)[-1] == 1
+        return len(context.statusTracker().getJobIdsForGroup(name))
+
+    with settings(spark, **BROADCASTS):
+        ours = num_jobs(
+            "ours", lambda few, many: zs.filter_join(few, many, "id", right_index=folder)
+        )
+        assert ours == num_jobs("pruned", lambda few, many: few.join(zs.prune(many), "id"))
+
+
+def test_an_outdated_index_is_reported_once(spark, tmp_path):
+    folder = write(tmp_path / "data")
+    index(folder, ["id"])
+    pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
+    few = spark.createDataFrame([(3,), (1_355,)], "id int")
+    stored = spark.read.parquet(folder)
+    with settings(spark, **BROADCASTS), pytest.warns(StaleIndexWarning) as caught:
+        plan = zs.explain_join(few, stored, "id", right_index=folder)
+        joined = zs.filter_join(few, stored, "id", right_index=folder)
+        assert rows(plan.frame) == rows(joined) == rows(few.join(stored, "id"))
+    assert len(caught) == 1
+    assert plan.used == (f"2 of 4 files of file:{folder} are read",), plan
+
+
 def test_keys_in_most_files_skip_no_files(spark, folder, oracle):
-    small_side = spark.createDataFrame(pa.table({"id": pa.array([3, 120, 250], pa.int32())}))
+    small_side = spark.createDataFrame([(3,), (120,), (250,)], "id int")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(small_side, oracle, "id", right_index=folder)
     assert not plan.used and plan.is_by_cost
-    assert "of the zones and 100% of the files" in plan.not_used[0], plan
+    assert "its keys may be in most files" in plan.not_used[-1], plan
 
 
 def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, other_frame):
     """The plan gives no warning, because nothing is wrong."""
     with settings(spark, **BROADCASTS), warnings.catch_warnings():
         warnings.simplefilter("error")
+        large_side = spark.range(4_000_000).selectExpr("CAST(id AS int) AS id", "id AS other")
+        plan = zs.explain_join(large_side, oracle, "id", right_index=folder)
+        assert "Spark plans BroadcastHashJoinExec" in plan.not_used[0]
         plan = zs.explain_join(other_frame, oracle, "id", right_index=folder)
         frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
-    assert "Spark plans BroadcastHashJoinExec" in plan.not_used[-1]
-    assert frame.sameSemantics(other_frame.join(oracle, "id"))
+    assert "left is small" in plan.not_used[0]
+    assert "LeftSemi" not in frame._jdf.queryExecution().optimizedPlan().toString()
+    assert rows(frame) == rows(other_frame.join(oracle, "id"))
 
 
 @pytest.mark.parametrize(("share", "is_used"), [(0.9, False), (0.2, True)])
@@ -378,7 +421,7 @@ def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_pat
 
 
 def test_small_files_are_read_by_spark(spark, folder, oracle, other_frame, monkeypatch):
-    set_constant(monkeypatch, rules, "_MIN_BYTES_TO_PRUNE", 1 << 20)
+    set_constant(monkeypatch, zones, "_MIN_BYTES_TO_PRUNE", 1 << 20)
     small_side = other_frame.where("other % 9 = 0")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(small_side, zs.Indexed(folder, filter="x > 1"), "id")
@@ -587,11 +630,10 @@ def test_unreadable_memory_is_an_error_that_names_the_setting(spark, process, me
 def test_filters_in_pieces_give_the_rows_of_the_join(
     spark, folder, oracle, other_frame, monkeypatch, column
 ):
-    """Large filters are sent in pieces, and must keep the same rows as a whole filter."""
+    """A filter of several pieces must keep the same rows as one of one piece."""
     stored = zb.dataset(folder).global_filter(column)
     key = other_frame.schema[column]
-    whole = other_frame.where(may_contain(spark, key, stored.sbbf, stored.type))
-    set_constant(monkeypatch, global_filter, "_SUBQUERY_BYTES", 0)
+    whole = global_filter.keep_possible_matches(other_frame, key, stored.sbbf, stored.type)
     set_constant(monkeypatch, global_filter, "_PIECE_BITS", 2)
     set_constant(monkeypatch, global_filter, "_PIECE_BLOCKS", 4)
     assert stored.sbbf.num_blocks > 8
@@ -658,8 +700,9 @@ def test_plans_are_shown_as_text_and_html(folder, oracle, other_frame):
 def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, other_frame):
     frame = zs.filter_join(other_frame, oracle, "id", right_index=folder).cache()
     assert frame.count() == other_frame.join(oracle, "id").count()
-    nothing = may_contain(spark, other_frame.schema["id"], Sbbf(10), pa.int32())
-    assert other_frame.where(nothing).join(oracle, "id").count() == 0
+    key = other_frame.schema["id"]
+    nothing = global_filter.keep_possible_matches(other_frame, key, Sbbf(10), pa.int32())
+    assert nothing.join(oracle, "id").count() == 0
     assert rows(frame) == rows(other_frame.join(oracle, "id"))
     frame.unpersist()
 

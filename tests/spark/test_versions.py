@@ -22,7 +22,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import EngineError
 from zonebloom.spark import versions
 from zonebloom.spark.jar.__main__ import write_jar
-from zonebloom.spark.joins import rules
+from zonebloom.spark.joins import zones
 from zonebloom.spark.pruning import optimizer_rule
 
 # On Spark without Python data sources, a test with this mark must fail with the error that says so.
@@ -163,14 +163,31 @@ def test_joins_with_a_filter_have_the_rows_of_spark(spark, folder, tmp_path, key
 
 
 def test_an_indexed_side_is_read_by_few_keys(spark, folder, monkeypatch):
-    set_constant(monkeypatch, rules, "_MIN_BYTES_TO_PRUNE", 0)
-    set_constant(monkeypatch, rules, "_ZONES_FIXED_COST", 0)
+    set_constant(monkeypatch, zones, "_MIN_BYTES_TO_PRUNE", 0)
+    set_constant(monkeypatch, zones, "_ZONES_FIXED_COST", 0)
     (key,) = zb.dataset(folder).to_table(["name"], limit=1)["name"].to_pylist()
     few = spark.createDataFrame([(key,), ("absent",)], "name string")
     indexed = zs.Indexed(folder, ["name", "row"], "row >= 0")
     joined = zs.filter_join(few, indexed, "name")
     expected = few.join(spark.read.parquet(folder).select("name", "row"), "name")
     assert rows(joined) == rows(expected)
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_keys_of_a_small_side_choose_files_of_a_join(spark, tmp_path, monkeypatch, is_indexed):
+    set_constant(monkeypatch, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
+    lake = str(tmp_path)
+    for number in range(4):
+        ids = pa.array(range(number * 5_000, (number + 1) * 5_000), pa.int64())
+        pq.write_table(pa.table({"id": ids, "x": ids}), tmp_path / f"{number}.parquet")
+    zb.dataset(lake).create_scalar_index("id", spark=False)
+    few = spark.createDataFrame([(5_007,), (-3,)], "id bigint")
+    stored = spark.read.parquet(lake)
+    right, index = (zs.Indexed(lake), None) if is_indexed else (stored, lake)
+    plan = zs.explain_join(few, right, "id", right_index=index)
+    assert plan.used == (f"1 of 4 files of file:{lake} are read",), str(plan)
+    joined = zs.filter_join(few, right, "id", right_index=index)
+    assert rows(plan.frame) == rows(joined) == rows(few.join(stored, "id"))
 
 
 def test_a_manager_skips_files(spark, tmp_path):

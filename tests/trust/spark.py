@@ -20,7 +20,7 @@ from trust.report import Report
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.cli.engines import spark_session
-from zonebloom.spark.joins import rules
+from zonebloom.spark.joins import zones
 
 # The optimizer rules leave out small files, so these limits are 0 here.
 SIZE_LIMITS = ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR")
@@ -46,7 +46,7 @@ def run_case(report: Report, number: int, folder: Path) -> None:
     rng = report.begin(number)
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
         for name in SIZE_LIMITS:
-            set_constant(patched, rules, name, 0)
+            set_constant(patched, zones, name, 0)
         # Some layouts are stale on purpose, which causes warnings.
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         lake = make_lake(folder / "lake", rng, KINDS)

@@ -7,7 +7,6 @@ nodes without naming their fields.
     Connect          has no SparkContext, no query plans and no JVM
     3.5              has no Python data sources, so `scan` and format("zonebloom") are refused
     3.5              converts no frame to an Arrow table and no Arrow table to a frame
-    3.5              has no scalar subqueries but in SQL texts
     3.5              has other Java packages, Scala 2.12 and perhaps Java 8
     3.5              has no collations
     3.5              sends modules to executors only by the SparkContext
@@ -55,8 +54,6 @@ SEND_MODULE_CALL = (
     if HAS_PYTHON_SOURCES
     else "spark.sparkContext.addPyFile(path)"
 )
-# True if a frame with one value can be used as a column.
-HAS_SCALAR_SUBQUERIES = hasattr(DataFrame, "scalar")
 # True if this Spark converts frames to Arrow tables and back.
 _HAS_ARROW_FRAMES = hasattr(DataFrame, "toArrow")
 # Spark's type of times of day, or None if this Spark has none.

@@ -32,20 +32,19 @@ class RuleTooCostly(RuleNotUsed):
     """The reason why a usable rule of a join would cost more than it saves."""
 
 
-def is_broadcast(spark: SparkSession, side: JoinSide) -> bool:
-    """Return whether Spark probably broadcasts a side of a join; True if that is unknown.
+def _is_small(side: JoinSide) -> bool:
+    """Return whether Spark may broadcast a side; True if its size is unknown.
 
     A classic session tells Spark's own estimate. Over Connect, the files' size is the estimate.
     """
-    threshold = byte_count(str(spark.conf.get(_BROADCAST)))
+    threshold = byte_count(str(side.spark.conf.get(_BROADCAST)))
     if threshold < 0:
         return False
-    frame = side.frame(spark)
-    if is_classic(spark):
-        statistics = query_execution(frame).optimizedPlan().stats()
+    if is_classic(side.spark):
+        statistics = query_execution(side.frame).optimizedPlan().stats()
         return int(statistics.sizeInBytes()) <= threshold
     try:
-        files = side.index or _open_frame_files(spark, input_files(frame))
+        files = side.index or _open_frame_files(side.spark, input_files(side.frame))
         return estimate_bytes(files, side.num_columns) <= threshold
     except _READ_ERRORS:
         return True
@@ -58,18 +57,21 @@ def estimate_bytes(files: Dataset, num_columns: int) -> float:
     return total * min(num_columns / len(files.schema), 1)
 
 
-def require_shuffle(join_frame: DataFrame, *sides: JoinSide) -> None:
-    """Raise `RuleNotUsed` unless Spark is known to shuffle both sides of the join."""
-    spark = join_frame.sparkSession
-    if is_classic(spark):
+def require_shuffle(join_frame: DataFrame, side: JoinSide, other: JoinSide) -> None:
+    """Raise `RuleNotUsed` unless Spark is known to shuffle much of a side of the join."""
+    if is_classic(side.spark):
+        # In its plans, the keys of a small side choose the files of the other side. A filter of the
+        # small side would prevent that.
+        if _is_small(side):
+            raise RuleTooCostly(f"{side.name} is small, so a filter would save few shuffled rows")
         join = _topmost_join(query_execution(join_frame).executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
             raise RuleTooCostly(f"Spark plans {join}, so a filter would save no shuffled rows")
         return
-    for side in sides:
-        if is_broadcast(spark, side):
+    for either in (side, other):
+        if _is_small(either):
             raise RuleNotUsed(
-                f"Spark Connect shows no plan, and {side.name} may be small enough to broadcast "
+                f"Spark Connect shows no plan, and {either.name} may be small enough to broadcast "
                 f"({_BROADCAST}); a filter would then save no shuffled rows"
             )
 
@@ -87,16 +89,14 @@ def _topmost_join(plan: Any) -> str:
     return name
 
 
-def require_selective(
-    spark: SparkSession, side: JoinSide, name: str, sbbf: Sbbf, kind: pa.DataType
-) -> str:
+def require_selective(side: JoinSide, name: str, sbbf: Sbbf, kind: pa.DataType) -> str:
     """Raise `RuleTooCostly` if most keys of a side pass a filter, or else return a text about it.
 
     The share is estimated from a sample of the named column in the files of the side, whatever the
     frame does with them.
     """
     try:
-        files = side.index or _open_frame_files(spark, _some_files(side.frame(spark)))
+        files = side.index or _open_frame_files(side.spark, _some_files(side.frame))
         passing = sbbf.check(_sample_column(files, name).cast(kind))
     except _READ_ERRORS:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -13,8 +13,11 @@ from zonebloom.base.notices import warn
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
 from zonebloom.spark.joins.cost import RuleTooCostly, require_shuffle
-from zonebloom.spark.joins.rules import apply_filter_rule, apply_key_rule, may_have_few_keys
+from zonebloom.spark.joins.global_filter import apply_filter_rule
 from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed
+from zonebloom.spark.joins.zones import apply_zones_rule
+from zonebloom.spark.pruning.prune import last_scans
+from zonebloom.spark.versions import HAS_PYTHON_SOURCES, is_classic
 
 # Sides whose rows without a match are not in the result. A filter may drop such rows.
 _FILTERABLE_SIDES: dict[str, tuple[str, ...]] = {
@@ -34,9 +37,10 @@ class JoinPlan(Displayed):
     how : str
     on : tuple of str
     used : tuple of str
-        A sentence for each used rule about what it does.
+        A sentence for each used rule about what it does, and for each scan that skips files.
     not_used : tuple of str
-        A sentence for each other rule about why it is not used.
+        A sentence for each other rule about why it is not used. If none is used, also for each join
+        in Spark's plan about why its keys choose no files.
     is_by_cost : bool
         Whether all rules that are not used would have cost more than they save.
     frame : pyspark.sql.DataFrame
@@ -76,7 +80,8 @@ def filter_join(
     left, right : DataFrame or Indexed
         At least one must be a DataFrame. This function reads an `Indexed` side itself. If the other
         side is small, and few zones may hold its keys, only these zones are read; otherwise Spark's
-        own reader reads the files.
+        own reader reads the files. In a classic session, a side with an index skips files as a
+        frame of `prune` does, also by the keys of a small other side.
     on : str or list of str
         Key columns that both sides have. Any of them may be indexed.
     how : {"inner", "left_semi", "left", "right"}
@@ -90,8 +95,8 @@ def filter_join(
         index is not used. A path is opened again, so that the newest files are known. Give a
         Dataset for an index in another folder, and for Delta and Iceberg tables.
     max_keys : int
-        Maximum number of rows of a small side. A small side is computed once by this function, and
-        the join uses these rows. 0 treats no side as small.
+        Maximum number of rows whose keys choose zones of an `Indexed` side. This function computes
+        them once, and the join uses these rows. With 0, no zones are chosen.
     stored_keys : bool
         Promise that the key of a frame with an index is the files' own column in every row. Over
         Spark Connect this cannot be checked: without the promise the index is not used, and if the
@@ -122,9 +127,9 @@ def filter_join(
     -----
     Spark's plan and estimates decide whether a rule is used. The join is Spark's own if Spark
     broadcasts a side and so shuffles nothing, if most keys of a sample would pass the filter, or if
-    few files could be skipped. A filter of more than 8 MiB is broadcast in pieces, and may take a
-    sixteenth of the memory of the driver and of the executors. Keys of files that were added after
-    the build are added to the filter now.
+    few zones could be skipped. The filter is broadcast, and may take a sixteenth of the memory
+    of the driver and of the executors. Keys of files that were added after the build are added to
+    the filter now.
 
     Examples
     --------
@@ -132,16 +137,7 @@ def filter_join(
     >>> zs.filter_join(few, zs.Indexed("orders"), "id").select("customer", "tier").collect()
     [Row(customer='C042', tier='gold')]
     """
-    plan = explain_join(
-        left,
-        right,
-        on,
-        how,
-        left_index=left_index,
-        right_index=right_index,
-        max_keys=max_keys,
-        stored_keys=stored_keys,
-    )
+    plan = _plan_join(left, right, on, how, left_index, right_index, max_keys, stored_keys)
     if not plan.used and not plan.is_by_cost:
         text = f"the join is made without an index: {'; '.join(plan.not_used)}"
         warn(IndexNotUsedWarning(text))
@@ -161,15 +157,42 @@ def explain_join(
 ) -> JoinPlan:
     """Return what `filter_join` does with the same parameters, and why it does not do more.
 
-    It issues no warnings. It computes a small side for this. The join itself is in ``frame``.
+    It does not warn that no rule is used. It plans the join, and computes a small side for this.
+    The join itself is in ``frame``.
 
     >>> few = spark.createDataFrame([(42, "gold")], "id bigint, tier string")
-    >>> print(zs.explain_join(few, zs.Indexed("orders"), "id"))
+    >>> orders = spark.read.parquet("orders")
+    >>> print(zs.explain_join(few, orders, "id", right_index="orders"))
     ZoneBloomJoin: inner on id
       Spark's own join: no rule is used
-      not used: right by the keys of left: Spark reads only 28.6 kB of right
-      not used: a filter of keys: Spark plans BroadcastHashJoinExec, so a filter would save ...
+      not used: filter of left: Spark plans BroadcastHashJoinExec, so a filter would save ...
+      not used: the join on (id#... = id#...) chooses no files: it reads only 28... bytes
     """
+    plan = _plan_join(left, right, on, how, left_index, right_index, max_keys, stored_keys)
+    if not is_classic(plan.frame.sparkSession):
+        return plan
+    # This plans the frame itself, so its small side is not computed again when the frame runs.
+    scans = last_scans(plan.frame)
+    skips = (
+        f"{scan.kept_files:,} of {scan.num_files:,} files of {scan.name} are read"
+        for scan in scans.relations
+        if scan.kept_files < scan.num_files
+    )
+    notes = () if plan.used else (note.text for note in scans.notes)
+    return replace(plan, used=(*plan.used, *skips), not_used=(*plan.not_used, *notes))
+
+
+def _plan_join(
+    left: DataFrame | Indexed,
+    right: DataFrame | Indexed,
+    on: str | Sequence[str],
+    how: str,
+    left_index: Index,
+    right_index: Index,
+    max_keys: int,
+    stored_keys: bool,
+) -> JoinPlan:
+    """Return the join and its used rules. Spark has planned it only if that was necessary."""
     names = (on,) if isinstance(on, str) else tuple(on)
     if not names or not all(isinstance(name, str) for name in names):
         raise InvalidArgument(f"on is {on!r}; name the columns that both sides have")
@@ -188,35 +211,35 @@ def explain_join(
     not_used: list[tuple[str, RuleNotUsed]] = []
     frames: dict[str, DataFrame] = {}
     for side, other in filterable_pairs:
-        if not frames and may_have_few_keys(spark, side, other):
+        if side.is_indexed_files and HAS_PYTHON_SOURCES:
             try:
-                frames, sentence = apply_key_rule(spark, side, other, names, max_keys)
+                frames, sentence = apply_zones_rule(side, other, names, max_keys)
             except RuleNotUsed as reason:
-                not_used.append((f"{side.name} by the keys of {other.name}", reason))
+                not_used.append((f"zones of {side.name} by the keys of {other.name}", reason))
             else:
                 used.append(sentence)
-    frames = frames or {side.name: side.frame(spark) for side in sides}
+    frames = frames or {side.name: side.frame for side in sides}
     join = frames["left"].join(frames["right"], list(names), kind)
-    filters = [
-        (*pair, name) for pair in filterable_pairs if pair[1].index is not None for name in names
-    ]
-    if not used and filters:
+    for side, other in filterable_pairs if not used else ():
+        if other.index is None:
+            continue
         try:
-            require_shuffle(join, *sides)
+            require_shuffle(join, side, other)
         except RuleNotUsed as reason:
-            not_used.append(("a filter of keys", reason))
-            filters = []
-        for side, other, name in filters:
+            not_used.append((f"filter of {side.name}", reason))
+            continue
+        for name in names:
             try:
                 frame, sentence = apply_filter_rule(
-                    spark, side, other, name, stored_keys, frames[side.name]
+                    side, other, name, stored_keys, frames[side.name]
                 )
             except RuleNotUsed as reason:
                 not_used.append((f"filter of {name} from {other.name}", reason))
             else:
                 frames[side.name] = frame
                 used.append(sentence)
-        join = frames["left"].join(frames["right"], list(names), kind) if used else join
+    if used:
+        join = frames["left"].join(frames["right"], list(names), kind)
     reasons = tuple(f"{what}: {reason}" for what, reason in not_used)
     is_by_cost = all(isinstance(reason, RuleTooCostly) for _, reason in not_used)
     return JoinPlan(kind, names, tuple(used), reasons, is_by_cost, join)

@@ -1,7 +1,7 @@
 """Apply the global filter of one side of a join to the keys of the other, in Spark expressions.
 
-The condition uses Spark's own xxhash64 and arithmetic over the words of the filter. A scalar
-subquery sends a small filter to each stage; a broadcast join sends a large one in pieces.
+The condition uses Spark's own xxhash64 and arithmetic over the words of the filter, which a
+broadcast join sends to each executor in pieces.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.base.text import bytes_text
 from zonebloom.errors import UnsupportedType, ZoneBloomError
 from zonebloom.facade.dataset import Dataset
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
+from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.sources.column_batches import columns_reader
 from zonebloom.spark.column_case import require_exact_names
-from zonebloom.spark.joins.sides import RuleNotUsed, key_mismatch_reason
+from zonebloom.spark.joins.cost import require_selective
+from zonebloom.spark.joins.key_origin import require_stored_column
+from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.rebase import first_exact_value
 from zonebloom.spark.session_settings import byte_count, quote_name
 from zonebloom.spark.types import spark_type
-from zonebloom.spark.versions import HAS_SCALAR_SUBQUERIES, frame_of_arrow
+from zonebloom.spark.versions import frame_of_arrow
 from zonebloom.values.columns import find_column
 from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.types import hash_domain
@@ -39,9 +42,7 @@ _MAX_FILTER_FPP = 0.5
 # folded.
 _HEAP_SHARE = 16
 _DEFAULT_MEMORY = "1g"
-# A filter up to this size is part of each task. A larger one is broadcast in pieces, once to each
-# executor; lookups in it take 1.5 times as long.
-_SUBQUERY_BYTES = 8 << 20
+# The blocks of a piece, which is a row of the broadcast frame: 4 MiB.
 _PIECE_BITS = 17
 _PIECE_BLOCKS = 1 << _PIECE_BITS
 _PIECE, _WORDS = "__zonebloom_piece", "__zonebloom_words"
@@ -63,7 +64,33 @@ _HASHED_LIKE_SPARK = (
 )
 
 
-def load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
+def apply_filter_rule(
+    side: JoinSide, other: JoinSide, name: str, is_stored: bool, frame: DataFrame
+) -> tuple[DataFrame, str]:
+    """Return the rows of a side whose keys may be in the other side's filter, and a sentence.
+
+    Raise `RuleNotUsed` if the filter cannot or need not be used.
+    """
+    key, other_key = side.key_field(name), other.key_field(name)
+    assert other.index is not None
+    sbbf, arrow, added_text = _load_filter(other.index, name)
+    for column in (key, other_key):
+        reason = filter_mismatch_reason(column, arrow)
+        if reason is not None:
+            raise RuleNotUsed(reason)
+    is_stored |= other.is_indexed_files
+    require_stored_column(other.frame, other_key.name, other.index, is_stored)
+    sbbf = fit_to_memory(side.spark, sbbf)
+    passing_text = require_selective(side, key.name, sbbf, arrow)
+    return keep_possible_matches(frame, key, sbbf, arrow), (
+        f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
+        f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
+        f"{sbbf.estimated_fpp:.2%} of other keys pass, tested by Spark expressions{added_text}"
+        f"{passing_text}"
+    )
+
+
+def _load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
     """Return the filter over all current keys of a column, and their type.
 
     Also return a text about files that were added to the filter. Raise `RuleNotUsed` if there is
@@ -166,73 +193,44 @@ def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | Non
 def keep_possible_matches(
     frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType
 ) -> DataFrame:
-    """Return the rows of a frame whose keys may be in the filter, without rows with a null key."""
-    if HAS_SCALAR_SUBQUERIES and sbbf.nbytes <= _SUBQUERY_BYTES:
-        return frame.where(may_contain(frame.sparkSession, key, sbbf, arrow))
-    pieces = _frame_of_pieces(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
-    value = _sql_key_as_stored(quote_name(key.name), hashed_type(arrow))
-    block = _block_sql(_hash_sql(value), sbbf)
-    is_in_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
-    condition = is_in_piece & _all_bits_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
-    return frame.join(sf.broadcast(pieces), condition, "left_semi")
-
-
-def may_contain(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
-    """Return the condition that a key may be in the filter. It is false or null for other keys."""
-    words = _frame_of_pieces(spark, sbbf.to_bytes(), sbbf.nbytes).select(_WORDS)
-    return _all_bits_set(key, sbbf, arrow, words.scalar(), -1)
-
-
-def _sql_key_as_stored(key: str, arrow: pa.DataType) -> str:
-    """Return the SQL of a key in the stored type, which is null if no stored value can equal it."""
-    if not pt.is_integer(arrow):
-        return key
-    return f"TRY_CAST({key} AS {'BIGINT' if pt.is_int64(arrow) else 'INT'})"
-
-
-def _hash_sql(value: str) -> str:
-    return f"xxhash64({_HASHES_TO_0}L, {value})"
-
-
-def _block_sql(hashed: str, sbbf: Sbbf) -> str:
-    high = f"shiftrightunsigned({hashed}, 32)"
-    return f"shiftrightunsigned({high} * {sbbf.num_blocks}L, 32)"
-
-
-def _all_bits_set(
-    key: st.StructField, sbbf: Sbbf, arrow: pa.DataType, words: Column, mask: int
-) -> Column:
-    """Return the condition that a key is not null and all bits of its hash are set in its block.
+    """Return the rows of a frame whose keys may be in the filter, without rows with a null key.
 
     The bit of word i is ``(uint32(hash) * salt[i]) >> 27`` in 32-bit arithmetic. The salt is used
     as a signed number: the product has the same low bits, and fits a bigint, whose overflow is an
     error in ANSI mode. Spark computes common subexpressions of the SQL texts once per row.
     """
-    column = quote_name(key.name)
-    value = _sql_key_as_stored(column, hashed_type(arrow))
-    hash_sql = _hash_sql(value)
-    first_word = f"CAST(({_block_sql(hash_sql, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
+    column, stored_type = quote_name(key.name), hashed_type(arrow)
+    value = column
+    if pt.is_integer(stored_type):
+        # Integers that the stored type cannot hold become null.
+        value = f"TRY_CAST({column} AS {'BIGINT' if pt.is_int64(stored_type) else 'INT'})"
+    hash_ = f"xxhash64({_HASHES_TO_0}L, {value})"
+    block = f"shiftrightunsigned(shiftrightunsigned({hash_}, 32) * {sbbf.num_blocks}L, 32)"
+    first_word = f"CAST(({block} & {_PIECE_BLOCKS - 1}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
     bits = [
         f"shiftleft({1 << 32 * (i % 2)}L, CAST("
-        f"shiftrightunsigned(({hash_sql} & {0xFFFF_FFFF}L) * {salt}L, 27) & 31L AS INT))"
+        f"shiftrightunsigned(({hash_} & {0xFFFF_FFFF}L) * {salt}L, 27) & 31L AS INT))"
         for i, salt in enumerate(SALT.astype(np.int32).tolist())
     ]
-    condition = sf.expr(f"{value} IS NOT NULL")
     # A bigint holds two words of the filter.
-    for offset, (low, high) in enumerate(zip(bits[::2], bits[1::2], strict=True)):
-        missing = sf.bitwise_not(sf.get(words, sf.expr(f"{first_word} + {offset}")))
-        condition = condition & (missing.bitwiseAND(sf.expr(f"{low} | {high}")) == sf.lit(0))
-    if not isinstance(key.dataType, st.DateType | st.TimestampType | st.TimestampNTZType):
-        return condition
-    # Files may store older values in another calendar, which Spark corrects when it reads, so these
-    # always pass.
-    return (sf.expr(column) < first_exact_value(key.dataType)) | condition
+    terms = [
+        f"~get({_WORDS}, {first_word} + {offset}) & ({low} | {high}) = 0"
+        for offset, (low, high) in enumerate(zip(bits[::2], bits[1::2], strict=True))
+    ]
+    may_match = sf.expr(" AND ".join([f"{value} IS NOT NULL", *terms]))
+    if isinstance(key.dataType, st.DateType | st.TimestampType | st.TimestampNTZType):
+        # Files may store older values in another calendar, which Spark corrects when it reads, so
+        # these always pass.
+        may_match = (sf.expr(column) < first_exact_value(key.dataType)) | may_match
+    is_in_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS}) = {_PIECE}")
+    pieces = sf.broadcast(_frame_of_pieces(frame.sparkSession, sbbf.to_bytes()))
+    return frame.join(pieces, is_in_piece & may_match, "left_semi")
 
 
-def _frame_of_pieces(spark: SparkSession, data: bytes, num_bytes: int) -> Any:
-    """Return a frame of bytes as numbered lists of bigints, with `num_bytes` or fewer in each."""
+def _frame_of_pieces(spark: SparkSession, data: bytes) -> DataFrame:
+    """Return a frame of the pieces of a filter as numbered lists of bigints."""
     longs = np.frombuffer(data, dtype="<i8")
-    starts = np.arange(0, longs.size, num_bytes // longs.itemsize)
+    starts = np.arange(0, longs.size, _PIECE_BLOCKS * WORDS_PER_BLOCK // 2)
     # Spark skips null checks for elements of a type without nulls.
     kind = pa.list_(pa.field("word", pa.int64(), nullable=False))
     offsets = pa.array([*starts, longs.size], pa.int32())

@@ -55,16 +55,26 @@ def require_stored_column(
         require_visible(dataset, find_column(dataset.schema.names, key) or key)
     except SchemaMismatch as error:
         raise RuleNotUsed(str(error)) from None
-    if not is_classic(frame.sparkSession):
-        if not user_says_stored:
-            raise RuleNotUsed(
-                f"Spark Connect does not show whether {key} is computed, or also comes from "
-                "elsewhere, as in a union; give zonebloom.spark.Indexed(path) for the frame, or "
-                "stored_keys=True if it is the files' own column"
-            )
-        _require_stored_values(json.dumps(frame.schema[key].metadata or {}))
-        _require_known_files(input_files(frame), dataset, elsewhere=True)
-        return
+    is_plan_known = is_classic(frame.sparkSession)
+    if is_plan_known:
+        column, files = _stored_column(frame, key)
+        metadata = column.metadata().json()
+    elif user_says_stored:
+        metadata, files = json.dumps(frame.schema[key].metadata or {}), input_files(frame)
+    else:
+        raise RuleNotUsed(
+            f"Spark Connect does not show whether {key} is computed, or also comes from "
+            "elsewhere, as in a union; give zonebloom.spark.Indexed(path) for the frame, or "
+            "stored_keys=True if it is the files' own column"
+        )
+    reason = opaque_reason(metadata)
+    if reason is not None:
+        raise RuleNotUsed(reason)
+    _require_known_files(files, dataset, elsewhere=not is_plan_known)
+
+
+def _stored_column(frame: DataFrame, key: str) -> tuple[Any, list[str]]:
+    """Return the attribute of files that is a key of a frame, and the files of its relation."""
     plan = query_execution(frame).withCachedData()
     (attribute,) = [column for column in scala_items(plan.output()) if column.name() == key]
     try:
@@ -77,9 +87,7 @@ def require_stored_column(
         raise RuleNotUsed(f"{key} is column {column.name()} of the files")
     if matching_names(list(relation.partitionSchema().fieldNames()), key):
         raise RuleNotUsed(f"Spark takes {key} from the paths of the files")
-    _require_stored_values(column.metadata().json())
-    files = from_jvm(frame.sparkSession, relation.location().inputFiles())
-    _require_known_files(files, dataset, elsewhere=False)
+    return column, from_jvm(frame.sparkSession, relation.location().inputFiles())
 
 
 def _find_origin(node: Any, attribute: Any) -> tuple[Any, Any]:
@@ -133,12 +141,6 @@ def _unique_position(expressions: Any, attribute: Any) -> int:
     if ids.count(attribute.exprId().id()) != 1:
         raise RuleNotUsed("not exactly one column has its id")
     return ids.index(attribute.exprId().id())
-
-
-def _require_stored_values(metadata: str) -> None:
-    reason = opaque_reason(metadata)
-    if reason is not None:
-        raise RuleNotUsed(reason)
 
 
 def _require_known_files(uris: Iterable[str], dataset: Dataset, elsewhere: bool) -> None:

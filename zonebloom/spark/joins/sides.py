@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField
 
 from zonebloom.base import arguments
@@ -19,14 +20,12 @@ from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.prune import prune
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
-from zonebloom.spark.versions import arrow_table, frame_of_arrow
+from zonebloom.spark.versions import is_classic
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path
 from zonebloom.values.columns import find_column, matching_names
 
 Index: TypeAlias = "FilePaths | Dataset | None"
-
-_MAX_SIDE_BYTES = 64 << 20
 
 
 class RuleNotUsed(Exception):
@@ -36,9 +35,9 @@ class RuleNotUsed(Exception):
 class JoinSide:
     def __init__(self, name: str, frame_or_files: Any, index: Index, spark: Any):
         self.name = name
+        self.spark = spark
         self.is_indexed_files: bool = isinstance(frame_or_files, Indexed)
         self._input = frame_or_files
-        self._frame: Any = None
         if isinstance(frame_or_files, Indexed):
             if index is not None:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
@@ -68,32 +67,29 @@ class JoinSide:
     def num_columns(self) -> int:
         return len(self._fields)
 
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the side as a frame; indexed files are read by Spark's own reader."""
-        if self._frame is None:
-            self._frame = self._read(spark) if self.is_indexed_files else self._input
-        return self._frame
-
-    def _read(self, spark: SparkSession) -> DataFrame:
-        indexed = self._input
-        has_several_paths = not isinstance(indexed.path, str | os.PathLike)
-        paths = map(os.fspath, indexed.path if has_several_paths else [indexed.path])
-        frame = spark.read.parquet(*map(absolute_path, paths))
-        if indexed.filter is not None:
-            frame = self.prune(frame.where(indexed.filter))
-        return frame if indexed.columns is None else frame.select(*map(quote_name, indexed.columns))
-
-    def read_zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
-        """Return the rows of indexed files that may have one of the keys, read by zones."""
-        return self._input.frame(spark, encode_keys(keys))
-
-    def prune(self, frame: DataFrame) -> DataFrame:
-        """Return a frame of the side that skips files by the index of the side."""
-        assert self.index is not None
+    @cached_property
+    def frame(self) -> DataFrame:
+        """Return the side as a frame of Spark's own reader, which skips files by the index."""
+        frame = self._read_files() if self.is_indexed_files else self._input
+        if self.index is None or not self.index.opened.indices or not is_classic(self.spark):
+            return frame
         catalog = self.index.opened.catalog
         folder = catalog.folder if is_local(catalog.filesystem) else None
         index_dir = self._input.index_dir if self.is_indexed_files else folder
         return prune(frame, index_dir=index_dir, encryption=catalog.encryption)
+
+    def _read_files(self) -> DataFrame:
+        indexed = self._input
+        has_several_paths = not isinstance(indexed.path, str | os.PathLike)
+        paths = map(os.fspath, indexed.path if has_several_paths else [indexed.path])
+        frame = self.spark.read.parquet(*map(absolute_path, paths))
+        if indexed.filter is not None:
+            frame = frame.where(indexed.filter)
+        return frame if indexed.columns is None else frame.select(*map(quote_name, indexed.columns))
+
+    def read_zones(self, keys: pa.Table) -> DataFrame:
+        """Return the rows of indexed files that may have one of the keys, read by zones."""
+        return self._input.frame(self.spark, encode_keys(keys))
 
     def key_field(self, name: str) -> StructField:
         names = [field.name for field in self._fields]
@@ -102,30 +98,6 @@ class JoinSide:
             choices_text = arguments.suggest_names(name, names, "it has")
             raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; {choices_text}")
         return self._fields[names.index(stored_name)]
-
-
-def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[DataFrame, pa.Table]:
-    """Compute a small frame once; return its rows as a frame, and its keys without nulls.
-
-    A frame that is computed twice may return different rows, for example with limit().
-    """
-    if max_keys < 1:
-        raise RuleNotUsed("max_keys is 0")
-    if len(set(frame.columns)) < len(frame.columns):
-        raise RuleNotUsed("several columns of the other side have the same name")
-    try:
-        rows = arrow_table(frame.limit(max_keys + 1))
-    except Exception as error:
-        # Arrow may lack a type of the frame. Any other error will occur in the join again.
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise RuleNotUsed(f"the other side cannot be collected: {lines[0]}") from error
-    if rows.num_rows > max_keys:
-        raise RuleNotUsed(f"the other side has more than max_keys={max_keys:,} rows")
-    # Arrow drops only nulls; dropna() of a frame would also drop NaN.
-    keys = rows.select(names).drop_null()
-    if rows.nbytes > _MAX_SIDE_BYTES:
-        raise RuleNotUsed(f"the other side has {rows.nbytes:,} bytes in few rows")
-    return frame_of_arrow(frame.sparkSession, rows, frame.schema), keys
 
 
 def key_mismatch_reason(one: StructField, other: StructField) -> str | None:

@@ -26,14 +26,12 @@ from zonebloom.scan.binding import known_columns_text
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import is_collated, spark_types
-from zonebloom.spark.versions import arrow_schema, arrow_table
+from zonebloom.spark.versions import arrow_schema
 from zonebloom.values.types import require_indexable
 
 PREFIX = "__zonebloom_"
 # Columns that tell where a candidate row is. Columns of the keys must not have the prefix.
-FRAGMENT_ID, PATH, ROW_OFFSET, FILE_NUMBER = (
-    PREFIX + name for name in ("fragment_id", "path", "row_offset", "file")
-)
+FRAGMENT_ID, PATH, ROW_OFFSET = (PREFIX + name for name in ("fragment_id", "path", "row_offset"))
 _MAX_LISTED_TEXTS = 4
 _DIGITS = {st.ByteType: 3, st.ShortType: 5, st.IntegerType: 10, st.LongType: 20}
 _MAX_DIGITS = 38
@@ -150,9 +148,3 @@ def _decimal_digits(kind: st.DataType) -> tuple[int, int] | None:
     if isinstance(kind, st.DecimalType):
         return kind.precision - kind.scale, kind.scale
     return (_DIGITS[type(kind)], 0) if type(kind) in _DIGITS else None
-
-
-def collect_keys(keys: DataFrame, columns: KeyFrameColumns, most: int) -> pa.Table | None:
-    """Return the cast keys as a table, or None if there are more than ``most``."""
-    probes = arrow_table(keys.select(*columns.probes).limit(most + 1))
-    return probes.cast(columns.schema) if probes.num_rows <= most else None

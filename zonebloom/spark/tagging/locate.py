@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,45 +51,40 @@ from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.pieces import TaskReader, combine_batches, split_into_partitions
 from zonebloom.spark.rebase import may_be_rebased, without_rebased_literals
 from zonebloom.spark.session_settings import parallelism
-from zonebloom.spark.tagging.keys import (
-    FILE_NUMBER,
-    FRAGMENT_ID,
-    PATH,
-    ROW_OFFSET,
-    KeyFrameColumns,
-    collect_keys,
-)
+from zonebloom.spark.tagging.keys import FRAGMENT_ID, PATH, ROW_OFFSET, KeyFrameColumns
 from zonebloom.spark.types import cast_for_spark
-from zonebloom.spark.versions import arrow_schema, frame_of_arrow
+from zonebloom.spark.versions import arrow_schema, arrow_table, frame_of_arrow
 from zonebloom.storage.files import is_local
 
-# The driver collects at most this many bytes. The default of spark.driver.maxResultSize is 1 GiB.
+# The driver collects filters of at most this many bytes. The default of spark.driver.maxResultSize
+# is 1 GiB.
 _MAX_COLLECTED_BYTES = 1 << 27
-# Keys are looked up on the driver if there are not more, and if they probably have less bytes.
-_MAX_KEYS_ON_DRIVER = 1 << 22
-_MAX_SEARCHED_BYTES = 1 << 26
-_ASSUMED_TEXT_BYTES = 64
+# The driver looks up at most this many keys, in indices that find few zones for each of them.
+_MAX_COLLECTED_KEYS = 1 << 20
+# Up to this number of candidate rows are broadcast. Joining more rows shuffles both sides.
+_BROADCAST_ROWS = 1 << 20
 # Starting a Spark job takes as long as reading this number of rows on the driver.
 _MAX_DRIVER_ROWS = 1 << 22
+# The id of a fragment in this catalog version, and its plan.
+_PlanWithId: TypeAlias = tuple[int, FragmentPlan]
 
 
 @dataclass(frozen=True)
 class LocatedKeys:
     """The candidate rows of keys, as frames that are already computed."""
 
-    # Columns: the key columns as in `KeyFrameColumns.fields`, then `ROW_OFFSET` and `FILE_NUMBER`.
-    frame: DataFrame
-    num_rows: int
-    # Columns: `FILE_NUMBER`, `FRAGMENT_ID` and `PATH`.
+    # Columns: the key columns as in `KeyFrameColumns.fields`, then `ROW_OFFSET` and `FRAGMENT_ID`.
+    rows: DataFrame
+    # Columns: `FRAGMENT_ID` and `PATH`.
     files: DataFrame
 
     def with_paths(self, rows: DataFrame) -> DataFrame:
-        """Add the fragment id and path to rows with a file number.
+        """Add the path to rows with a fragment id.
 
         Do this after the join with the keys: broadcast rows with paths would take many times the
         memory.
         """
-        return rows.join(sf.broadcast(self.files), FILE_NUMBER, "left")
+        return rows.join(sf.broadcast(self.files), FRAGMENT_ID, "left")
 
 
 @dataclass(frozen=True)
@@ -98,13 +94,13 @@ class CandidateReader:
     reader: TaskReader
     schema: pa.Schema
 
-    def batches(self, numbered_plans: Sequence[NumberedPlan]) -> Iterator[pa.RecordBatch]:
-        """Yield the candidate rows of fragment plans, which come with their file numbers."""
+    def batches(self, plans: Sequence[_PlanWithId]) -> Iterator[pa.RecordBatch]:
+        """Yield the candidate rows of fragment plans, which come with the ids of the fragments."""
         yield from combine_batches(
-            batch for numbered_plan in numbered_plans for batch in self._read_plan(*numbered_plan)
+            batch for fragment_id, plan in plans for batch in self._read_plan(fragment_id, plan)
         )
 
-    def _read_plan(self, number: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
+    def _read_plan(self, fragment_id: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
         columns = pa.schema(list(self.schema)[:-2])
         self.reader.require_same_as_spark(plan)
         for offsets, table in self.reader.execution().matches(plan):
@@ -113,7 +109,7 @@ class CandidateReader:
                     batch_offsets, offsets = offsets[: batch.num_rows], offsets[batch.num_rows :]
                     positions = (
                         pa.array(batch_offsets, pa.int64()),
-                        pa.repeat(number, batch_offsets.size),
+                        pa.repeat(fragment_id, batch_offsets.size),
                     )
                     yield pa.RecordBatch.from_arrays(
                         [*batch.columns, *positions], schema=self.schema
@@ -134,71 +130,85 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
             "Spark; use ds.locate, or rewrite the table's files"
         )
     snapshot = ds.opened.look_at_all_files()
-    fragments = snapshot.fragments
-    indexed_names = _usable_indices(files, columns)
-    searched_many = _columns_for_many_keys(files, snapshot, indexed_names)
-    max_keys = _max_collected_keys(columns.schema) if searched_many else MAX_SEARCHED_KEYS
-    collected_keys = collect_keys(keys, columns, max_keys)
-    found = None
-    if collected_keys is not None and collected_keys.num_rows > MAX_SEARCHED_KEYS:
-        values = {
-            (name,): normalized_values(collected_keys.column(number).combine_chunks())
-            for number, name in enumerate(columns.names)
-            if name in searched_many
-        }
-        found = search_many_keys(snapshot, values)
-        if found is not None:
-            collected_keys = collected_keys.take(from_numpy(found.keys))
-    types = tuple(columns.schema.types)
-    ranges = _key_ranges(files, columns, snapshot)
-    if collected_keys is None:
-        probes = keys.select(*columns.probes)
-        sbbf, may_match = _summarize_frame(probes, keys.count(), types, ranges)
-    else:
-        batches = (batch.columns for batch in collected_keys.to_batches())
-        sbbf, may_match = summarize_keys(batches, collected_keys.num_rows, types, ranges)
-    search = None
-    if found is not None:
-        search = ds.opened.search_within(
-            snapshot, Constant(True), rows=found.rows, views=found.views
-        )
-    elif (
-        collected_keys is not None
-        and collected_keys.num_rows <= MAX_SEARCHED_KEYS
-        and may_match.any()
-    ):
-        predicate = _key_predicate(files, columns, indexed_names, collected_keys)
-        if predicate is not None:
-            search = ds.opened.search_snapshot(snapshot, predicate)
-    numbered_plans = plan_candidates(snapshot, search, may_match)
-    row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
+    present = snapshot.fragments
+    numbered_plans, row_filter, are_few_keys = _plan_candidates(keys, columns, files, snapshot)
     task_reader = files.task_reader(columns.names, row_filter)
-    position_fields = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE_NUMBER))
+    position_fields = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FRAGMENT_ID))
     fields = st.StructType([*columns.fields, *position_fields])
     reader = CandidateReader(task_reader, arrow_schema(fields))
     files_table = pa.table(
         {
-            FILE_NUMBER: range(len(fragments)),
-            FRAGMENT_ID: pa.array([file.fragment_id for file in fragments], pa.int64()),
-            PATH: pa.array([file.fragment.path for file in fragments], pa.string()),
+            FRAGMENT_ID: pa.array([file.fragment_id for file in present], pa.int64()),
+            PATH: pa.array([file.fragment.path for file in present], pa.string()),
         }
     )
-    num_rows = sum(_num_rows(plan, fragments[number]) for number, plan in numbered_plans)
+    num_rows = sum(_num_rows(plan, present[number]) for number, plan in numbered_plans)
+    plans = [(present[number].fragment_id, plan) for number, plan in numbered_plans]
     spark = keys.sparkSession
-    if collected_keys is not None and is_local(source.filesystem) and num_rows <= _MAX_DRIVER_ROWS:
+    if are_few_keys and is_local(source.filesystem) and num_rows <= _MAX_DRIVER_ROWS:
         with ThreadPoolExecutor(num_cores()) as pool:
             batch_lists = map_in_order(
-                pool, lambda part: list(reader.batches([part])), numbered_plans, num_cores() + 1
+                pool, lambda part: list(reader.batches([part])), plans, num_cores() + 1
             )
             table = pa.Table.from_batches(chain.from_iterable(batch_lists), reader.schema)
-        files_table = files_table.take(table[FILE_NUMBER].unique())
-        frame = frame_of_arrow(spark, table, fields)
-        return LocatedKeys(frame, table.num_rows, frame_of_arrow(spark, files_table))
-    partitions = _partitions(task_reader, numbered_plans, parallelism(spark) or num_cores())
-    frame = task_frame(spark, partitions, reader.batches, fields, len(partitions)).localCheckpoint(
-        eager=False
+        used_ids = pc.SetLookupOptions(table[FRAGMENT_ID].unique())
+        is_used = pc.call_function("is_in", [files_table[FRAGMENT_ID]], used_ids)
+        files_table = files_table.filter(is_used)
+        frame, num_candidates = frame_of_arrow(spark, table, fields), table.num_rows
+    else:
+        partitions = _partitions(task_reader, plans, parallelism(spark) or num_cores())
+        frame = task_frame(spark, partitions, reader.batches, fields, len(partitions))
+        frame = frame.localCheckpoint(eager=False)
+        num_candidates = frame.count()
+    candidates = frame.hint("broadcast" if num_candidates <= _BROADCAST_ROWS else "merge")
+    return LocatedKeys(candidates, frame_of_arrow(spark, files_table))
+
+
+def _plan_candidates(
+    keys: DataFrame, columns: KeyFrameColumns, files: SparkFiles, snapshot: Snapshot
+) -> tuple[list[NumberedPlan], KeyBloomFilter, bool]:
+    """Return what to read, a filter of its rows, and whether the driver has collected the keys."""
+    opened = files.dataset.opened
+    indexed_names = _usable_indices(files, columns)
+    # Spark may show times of other columns in another calendar than the one that was indexed.
+    exact_paths = {(name,) for name in indexed_names if name not in files.rebase.time_columns}
+    finds_many = any(
+        index.max_searched_keys is None and exact_paths.issuperset(index.columns)
+        for index in snapshot.indices.values()
     )
-    return LocatedKeys(frame, frame.count(), frame_of_arrow(spark, files_table))
+    max_keys = _MAX_COLLECTED_KEYS if finds_many else MAX_SEARCHED_KEYS
+    probes = keys.select(*columns.probes)
+    collected_keys = arrow_table(probes.limit(max_keys + 1)).cast(columns.schema)
+    are_collected = collected_keys.num_rows <= max_keys
+    are_many = collected_keys.num_rows > MAX_SEARCHED_KEYS
+    many_keys = None
+    if are_collected and are_many:
+        values = {
+            (name,): normalized_values(collected_keys.column(number).combine_chunks())
+            for number, name in enumerate(columns.names)
+            if (name,) in exact_paths
+        }
+        many_keys = search_many_keys(snapshot, values)
+        if many_keys is not None:
+            collected_keys = collected_keys.take(from_numpy(many_keys.keys))
+    types = tuple(columns.schema.types)
+    ranges = _key_ranges(files, columns, snapshot)
+    if are_collected:
+        batches = (batch.columns for batch in collected_keys.to_batches())
+        sbbf, may_match = summarize_keys(batches, collected_keys.num_rows, types, ranges)
+    else:
+        sbbf, may_match = _summarize_frame(probes, keys.count(), types, ranges)
+    search = None
+    if many_keys is not None:
+        search = opened.search_within(
+            snapshot, Constant(True), rows=many_keys.rows, views=many_keys.views
+        )
+    elif not are_many and may_match.any():
+        predicate = _key_predicate(files, columns, indexed_names, collected_keys)
+        if predicate is not None:
+            search = opened.search_snapshot(snapshot, predicate)
+    row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
+    return plan_candidates(snapshot, search, may_match), row_filter, are_collected
 
 
 def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
@@ -214,36 +224,6 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     for name in usable_names if files.ignores_case else ():
         require_visible(ds, name)
     return usable_names
-
-
-def _columns_for_many_keys(
-    files: SparkFiles, snapshot: Snapshot, indexed_names: Sequence[str]
-) -> set[str]:
-    """Return the key columns with an index that finds few zones for any number of keys."""
-    paths = {(name,) for name in indexed_names}
-    return {
-        name
-        for name in indexed_names
-        # Spark may show times of such columns in another calendar than the one that was indexed.
-        if name not in files.rebase.time_columns
-        and any(
-            index.max_searched_keys is None
-            and (name,) in index.columns
-            and paths.issuperset(index.columns)
-            for index in snapshot.indices.values()
-        )
-    }
-
-
-def _max_collected_keys(schema: pa.Schema) -> int:
-    """Return how many keys are collected to look them up on the driver."""
-    sizes = [
-        kind.byte_width
-        if pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
-        else _ASSUMED_TEXT_BYTES
-        for kind in schema.types
-    ]
-    return min(_MAX_SEARCHED_BYTES // max(sum(sizes), 1), _MAX_KEYS_ON_DRIVER)
 
 
 def _key_predicate(
@@ -324,12 +304,11 @@ def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
 
 
 def _partitions(
-    reader: TaskReader, numbered_plans: Sequence[NumberedPlan], num_tasks: int
-) -> list[list[NumberedPlan]]:
-    """Split numbered fragment plans into Spark tasks of about equal bytes."""
-    numbers = {plan.fragment.path: number for number, plan in numbered_plans}
-    partitions = split_into_partitions(reader, [plan for _, plan in numbered_plans], num_tasks)
+    reader: TaskReader, plans: Sequence[_PlanWithId], num_tasks: int
+) -> list[list[_PlanWithId]]:
+    """Split fragment plans into Spark tasks of about equal bytes."""
+    ids = {plan.fragment.path: fragment_id for fragment_id, plan in plans}
     return [
-        [(numbers[task.plan.fragment.path], task.plan) for task in scan_tasks]
-        for scan_tasks in partitions
+        [(ids[task.plan.fragment.path], task.plan) for task in scan_tasks]
+        for scan_tasks in split_into_partitions(reader, [plan for _, plan in plans], num_tasks)
     ]

@@ -18,7 +18,6 @@ from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
 from zonebloom.spark.session_settings import is_case_sensitive, quote_name
 from zonebloom.spark.tagging.keys import (
-    FILE_NUMBER,
     FRAGMENT_ID,
     PATH,
     PREFIX,
@@ -32,8 +31,6 @@ from zonebloom.values.columns import matching_names
 
 ColumnNames = str | Sequence[str]
 TAGS = ("fragment_id", "path", "row_offset")
-# Up to this number of candidate rows are broadcast. Joining more rows shuffles both sides.
-_BROADCAST_ROWS = 1 << 20
 
 
 def tag_location(
@@ -113,20 +110,15 @@ def tag_location(
     >>> zs.tag_location(keys, "orders", "id").drop("path").orderBy("id").collect()
     [Row(id=-1, fragment_id=None, row_offset=None), Row(id=42, fragment_id=1, row_offset=338)]
     """
-    reserved_names = [name for name in keys.columns if matching_names(TAGS, name)]
-    if reserved_names and reserved_names[0] in ([on] if isinstance(on, str) else on):
-        raise InvalidArgument(
-            f"key column {reserved_names[0]!r} has the name of an added column: rename it "
-            "in the dataset's files and in the keys. If the files must stay as they are, rows "
-            "cannot be tagged by this column, but files_with_keys accepts its name"
-        )
-    if reserved_names:
-        raise InvalidArgument(
-            f"keys have a column {reserved_names[0]!r}, which is the name of an added column; "
-            f"rename it: keys.withColumnRenamed({reserved_names[0]!r}, ...)"
-        )
+    for name in keys.columns:
+        if matching_names(TAGS, name):
+            raise InvalidArgument(
+                f"keys have a column {name!r}, which is the name of an added column; rename it: "
+                f"keys.withColumnRenamed({name!r}, ...). Rename a key in the dataset's files and "
+                "in the keys, or call files_with_keys, which accepts its name"
+            )
     columns, computed_keys, candidates = _locate(keys, ds, on, partition_by, encryption)
-    tagged_keys = computed_keys.join(_candidate_rows(candidates), columns.join_condition(), "left")
+    tagged_keys = computed_keys.join(candidates.rows, columns.join_condition(), "left")
     return candidates.with_paths(tagged_keys).select(
         *(sf.col(quote_name(name)) for name in keys.columns),
         *(sf.col(PREFIX + name).alias(name) for name in TAGS),
@@ -170,8 +162,8 @@ def files_with_keys(
     ).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counts = (
-        distinct_keys.join(_candidate_rows(candidates), columns.join_condition(), "inner")
-        .groupBy(FILE_NUMBER)
+        distinct_keys.join(candidates.rows, columns.join_condition(), "inner")
+        .groupBy(FRAGMENT_ID)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
     names = sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id")
@@ -211,7 +203,3 @@ def _locate(
     computed_keys = keys.localCheckpoint(eager=False)
     with explain_spark_errors():
         return columns, computed_keys, locate_frame_keys(computed_keys, columns, files)
-
-
-def _candidate_rows(candidates: LocatedKeys) -> DataFrame:
-    return candidates.frame.hint("broadcast" if candidates.num_rows <= _BROADCAST_ROWS else "merge")
