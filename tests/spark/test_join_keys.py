@@ -26,6 +26,7 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.pruning.prune_plan import Reason
+from zonebloom.spark.versions import frame_of_arrow
 from zonebloom.storage.paths import plain_path
 
 FILES, ROWS = 8, 3_000
@@ -86,6 +87,7 @@ def lake(spark, tmp_path_factory):
     every = pa.table({"id": pa.array(range(5, FILES * 1_000, 500), pa.int64())})
     pq.write_table(every, root / "every.parquet")
     spark.read.parquet(str(root / "every.parquet")).createOrReplaceTempView("every")
+    frame_of_arrow(spark, every).createOrReplaceTempView("given")
     listed = [(1_003, "a"), (6_007, "b"), (None, "c")]
     spark.createDataFrame(listed, "id long, label string").createOrReplaceTempView("listed")
     return root
@@ -320,6 +322,7 @@ WHY = {
     "no index": ("fact f JOIN dim d ON f.x = d.x", "no index on a column"),
     "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "neither side is small"),
     "most files": ("fact f JOIN every d ON f.id = d.id AND d.id > 3", "in most files"),
+    "rows of the plan": ("fact f JOIN given d ON f.id = d.id", "in most files"),
     "both large": ("fact f JOIN parted d ON f.id = d.id", "neither side is small"),
 }
 

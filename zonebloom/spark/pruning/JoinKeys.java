@@ -206,6 +206,8 @@ final class JoinKeys extends NodeChange {
       note = "its smaller side failed: " + error;
     }
     join.setTagValue(NOTE, note);
+    // Spark keeps the old node if the new one equals it.
+    if (join.fastEquals((Join) plan)) ((Join) plan).setTagValue(NOTE, note);
     return join;
   }
 

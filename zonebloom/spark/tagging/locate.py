@@ -60,7 +60,7 @@ from zonebloom.storage.files import is_local
 # is 1 GiB.
 _MAX_COLLECTED_BYTES = 1 << 27
 # The driver looks up at most this many keys, in indices that find few zones for each of them.
-_MAX_COLLECTED_KEYS = 1 << 20
+_MAX_COLLECTED_KEYS = 1 << 21
 # Up to this number of candidate rows are broadcast. Joining more rows shuffles both sides.
 _BROADCAST_ROWS = 1 << 20
 # Starting a Spark job takes as long as reading this number of rows on the driver.
