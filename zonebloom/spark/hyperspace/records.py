@@ -17,10 +17,15 @@ from urllib.parse import quote, unquote
 
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.place import current_index_folder
+from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import VersionLog, encode_document, from_json
 from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument, SourceError
+from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.session_settings import open_path
+from zonebloom.storage.encryption import Encryption
 
 
 class State(StrEnum):
@@ -59,10 +64,12 @@ class Record:
 
 
 class Records:
-    """The records in a system folder, which may not exist yet."""
+    """The records in a system folder, which may not exist yet, and access to their indices."""
 
-    def __init__(self, path: str, spark: Any = None):
+    def __init__(self, path: str, spark: Any = None, encryption: Encryption | None = None):
         self.path = path
+        self.spark = spark
+        self.encryption = encryption
         try:
             self._filesystem, self._folder = open_path(spark, path)
         except SourceError as error:
@@ -114,6 +121,17 @@ class Records:
                 f"index({record.name!r}) and try again"
             )
         return record
+
+    def catalog(self, record: Record) -> Catalog:
+        """Return the catalog of an index, which may have moved, also if its data is gone."""
+        filesystem, root = open_path(self.spark, record.path)
+        folder = current_index_folder(filesystem, root, record.index_dir)
+        return Catalog(filesystem, folder, self.encryption)
+
+    def open(self, record: Record) -> Dataset:
+        """Return the data of an index with all its indices, as they are now."""
+        folder = self.catalog(record).folder
+        return open_dataset(record.path, self.spark, folder, self.encryption)
 
     def _log(self, name: str) -> VersionLog:
         folder = f"{self._folder.rstrip('/')}/{quote(name, safe='')}"

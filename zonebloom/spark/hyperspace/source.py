@@ -8,55 +8,26 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import DataFrame
 
 from zonebloom.catalog.drift import Drift, measure_drift
-from zonebloom.catalog.place import current_index_folder
-from zonebloom.catalog.store import Catalog
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
-from zonebloom.spark.hyperspace.records import Record, State
+from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import file_relation, scala_items
-from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.versions import input_files, is_classic, query_execution
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
 
-class Access(NamedTuple):
-    """The session (False without Spark) and the encryption keys that open data and indices."""
-
-    spark: Any = False
-    encryption: Encryption | None = None
-
-    def dataset(self, path: str, index_dir: str | None) -> Dataset:
-        """Return the files at a path with their indices, as they are now."""
-        return open_dataset(path, self.spark, index_dir, self.encryption)
-
-    def recorded_dataset(self, record: Record) -> Dataset:
-        return self.dataset(record.path, self.index_dir(record))
-
-    def index_dir(self, record: Record) -> str:
-        """Return the current folder of an index, which may have moved after its creation."""
-        filesystem, root = open_path(self.spark, record.path)
-        return current_index_folder(filesystem, root, record.index_dir)
-
-    def drift(self, ds: Dataset, record: Record) -> Drift:
-        """Return how the files of a dataset changed since an index was built."""
-        version, present = ds.opened.version, ds.opened.look().fragments
-        return measure_drift(version, record.indices.values(), present)
-
-    def catalog(self, record: Record) -> Catalog:
-        """Return the catalog of an index, also if its data no longer exists."""
-        filesystem, _ = open_path(self.spark, record.path)
-        return Catalog(filesystem, self.index_dir(record), self.encryption)
-
-
 def open_managed_source(
-    source: DataFrame | str | os.PathLike[str], index_dir: str | None, access: Access
+    source: DataFrame | str | os.PathLike[str],
+    index_dir: str | None,
+    spark: Any,
+    encryption: Encryption | None,
 ) -> tuple[Dataset, str]:
     """Open the files of a DataFrame or a path as a dataset. Return it with a path to reopen it."""
     if isinstance(source, str | os.PathLike):
@@ -68,7 +39,7 @@ def open_managed_source(
                 f"{path} contains credentials, which would be stored in the record; set "
                 "fs.s3a.access.key and the like in the session"
             )
-        return access.dataset(path, index_dir), path
+        return open_dataset(path, spark, index_dir, encryption), path
     roots = _root_paths(source)
     files = {plain_path(file, encoded=True) for file in input_files(source)}
     if not files:
@@ -76,7 +47,7 @@ def open_managed_source(
     dataset_text = ""
     folders = roots if len(roots) == 1 else list({posixpath.dirname(file) for file in files})
     if len(folders) == 1:
-        ds = access.dataset(folders[0], index_dir)
+        ds = open_dataset(folders[0], spark, index_dir, encryption)
         if set(map(_path_in_filesystem, ds.files)) == set(map(_path_in_filesystem, files)):
             return ds, folders[0]
         dataset_text = f" of the {len(ds.files):,} in {folders[0]}"
@@ -119,6 +90,11 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
     return tuple(columns)
 
 
+def drift_of(ds: Dataset, record: Record) -> Drift:
+    """Return how the files of a dataset changed since an index was built."""
+    return measure_drift(ds.opened.version, record.indices.values(), ds.opened.look().fragments)
+
+
 # Statistics, with Hyperspace's names
 
 KIND = "BloomFilter"
@@ -132,12 +108,12 @@ STATISTICS_SCHEMA = (
 )
 
 
-def statistics_rows(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
+def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
     # Datasets with several indices are opened only once.
     datasets: dict[tuple[str, str], Dataset | str] = {}
-    for record in records:
-        catalog = access.catalog(record)
+    for record in chosen:
+        catalog = records.catalog(record)
         latest = catalog.latest()
         entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
         files = catalog.referenced_files(
@@ -146,13 +122,13 @@ def statistics_rows(records: Iterable[Record], access: Access) -> Iterator[tuple
         place = record.path, record.index_dir
         if place not in datasets:
             try:
-                datasets[place] = access.recorded_dataset(record)
+                datasets[place] = records.open(record)
             except (ZoneBloomError, OSError) as error:
                 datasets[place] = f"the data cannot be read: {error}"
         opened, state = datasets[place], record.state
         changes: tuple[int | None, ...] = (None,) * 6
         if isinstance(opened, Dataset):
-            drift = access.drift(opened, record)
+            drift = drift_of(opened, record)
             parts = drift.indexed, drift.appended, drift.deleted
             changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
             if not entries and state == State.ACTIVE:
