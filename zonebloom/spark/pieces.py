@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from zonebloom.predicates import EngineFilter
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
-from zonebloom.scan.recheck import matching_rows
 from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_exact_names
 from zonebloom.spark.rebase import RebaseCheck
@@ -45,27 +44,6 @@ class ScanTask:
 
 
 @dataclass(frozen=True)
-class ExactRowFilter:
-    """A filter whose expression is evaluated on rows only. None keeps all rows.
-
-    PyArrow would also use the expression to skip row groups by their statistics. These ignore NaN,
-    which is greater than every number in Spark, so rows with NaN would be lost.
-    """
-
-    expression: pc.Expression | None
-    columns: frozenset[str] | None
-
-    def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Return the ascending numbers of the rows for which the expression is true."""
-        if self.expression is None:
-            return np.arange(table.num_rows)
-        return matching_rows(table, self.expression)
-
-    def __str__(self) -> str:
-        return str(self.expression)
-
-
-@dataclass(frozen=True)
 class TaskReader:
     """A reader of scan tasks, which is sent with every Spark task of a scan."""
 
@@ -79,7 +57,10 @@ class TaskReader:
     @property
     def needed_columns(self) -> frozenset[str]:
         """Return the columns that are returned or used by the filter."""
-        return frozenset({*self.columns, *(self.filter.columns or () if self.filter else ())})
+        filter_columns = frozenset[str]() if self.filter is None else self.filter.columns
+        return frozenset(
+            self.source.schema.names if filter_columns is None else [*self.columns, *filter_columns]
+        )
 
     def batches(self, scan_tasks: Sequence[ScanTask]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of scan tasks in large batches, as `combine_batches` makes them."""
@@ -200,22 +181,15 @@ def _split_fragment(
         # The task that reads the file raises the error.
         return []
     groups = [group for group in sizes if plan.row_groups is None or group in plan.row_groups]
-    total = sum(sizes[group] for group in groups) or 1
-    shares = {group: sizes[group] * num_bytes // total for group in groups}
-    # Put neighbouring row groups together up to the maximum size.
-    runs: list[list[int]] = [[]]
-    run_bytes = 0
-    for group in groups:
-        if runs[-1] and run_bytes + shares[group] > max_bytes:
-            runs.append([])
-            run_bytes = 0
-        runs[-1].append(group)
-        run_bytes += shares[group]
+    weights = np.array([sizes[group] for group in groups], np.float64)
+    shares = weights * num_bytes / max(weights.sum(), 1)
+    # A row group belongs to the part in which it begins.
+    parts = (np.cumsum(shares) - shares) // max_bytes
     return [
         ScanTask(
-            replace(plan, row_groups=tuple(run)),
-            sum(shares[group] for group in run),
+            replace(plan, row_groups=tuple(compress(groups, parts == part))),
+            int(shares[parts == part].sum()),
             is_shared=True,
         )
-        for run in runs
+        for part in np.unique(parts)
     ]
