@@ -25,16 +25,17 @@ from zonebloom.predicates import EngineFilter, IsIn, unknowns
 from zonebloom.predicates.ast import conjunction, searched_columns
 from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import translate_spark_sql
+from zonebloom.predicates.spark_calendar import without_rebased_literals
 from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.scan.binding import checked_names
+from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.key_candidates import key_terms, keys_predicate
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
-from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pieces import ScanTask, TaskReader, split_into_partitions
-from zonebloom.spark.rebase import RebaseCheck, without_rebased_literals
+from zonebloom.spark.rebase import RebaseCheck
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, plain_path
@@ -225,7 +226,7 @@ class Load:
         # The predicate has the columns of the filter and of the join keys.
         searched = () if self._predicate is None else searched_columns(self._predicate)
         for path in sorted(searched):
-            require_visible(self.dataset, ".".join(path))
+            require_visible(self.dataset.opened, path)
         row_filter: Any = self.reader.filter
         if row_filter is None and self._predicate is not None:
             # Without any filter, no index would be used.

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.predicates import EngineFilter
+from zonebloom.scan.column_case import require_exact_names
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.sources.source import Source
-from zonebloom.spark.column_case import require_exact_names
 from zonebloom.spark.rebase import RebaseCheck
 
 # Each batch costs a round trip to the JVM, so small batches are combined up to these limits. Larger

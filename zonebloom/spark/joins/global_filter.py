@@ -21,8 +21,8 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import unknown_column_text
+from zonebloom.scan.column_case import require_exact_names
 from zonebloom.sources.column_batches import columns_reader
-from zonebloom.spark.column_case import require_exact_names
 from zonebloom.spark.joins.sides import RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.rebase import first_exact_value
 from zonebloom.spark.session_settings import byte_count, quote_name

@@ -25,7 +25,9 @@ from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import Constant, Predicate
+from zonebloom.predicates.spark_calendar import may_be_rebased, without_rebased_literals
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
     NumberedPlan,
@@ -44,11 +46,9 @@ from zonebloom.scan.key_values import normalized_values
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.memory import TableSource
-from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import map_batches, task_frame
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.pieces import TaskReader, combine_batches, split_into_partitions
-from zonebloom.spark.rebase import may_be_rebased, without_rebased_literals
 from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.tagging.keys import (
     FILE_NUMBER,
@@ -212,7 +212,7 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
         name for name in columns.names if (name,) in indexed_paths and name not in unusable_columns
     ]
     for name in usable_names if files.ignores_case else ():
-        require_visible(ds, name)
+        require_visible(ds.opened, (name,))
     return usable_names
 
 
