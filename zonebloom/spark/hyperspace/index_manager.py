@@ -19,7 +19,7 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -300,9 +300,8 @@ class IndexManager:
         """
         record = self._record(name)
         existing_indices = self._records().catalog(record).latest(for_writing=True).indices
-        if record.state != State.ACTIVE or len(record.missing_from(existing_indices)) < len(
-            record.columns
-        ):
+        is_built = any(index in existing_indices for index in record.indices.values())
+        if record.state != State.ACTIVE or is_built:
             raise InvalidState(
                 f"index {name!r} is {record.state} and its creation ended, so there is none to "
                 "cancel"
@@ -384,8 +383,11 @@ class IndexManager:
         ------
         IndexNotFound
         """
+        settings = read_settings(self._spark)
+        records = [self._record(index_name)] if index_name else self._known_records(settings)
         # Use a new cache, because indices in the shared one have already issued their warnings.
-        return describe_pruning(df, self._lookup(LruCache(), index_name).ask)
+        lookup = ManagedLookup(self._records(), records, settings, LruCache())
+        return describe_pruning(df, lookup.ask)
 
     def enable(self) -> None:
         """Use the indices in every query of a classic session, without `apply`.
@@ -406,24 +408,18 @@ class IndexManager:
 
     def _ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip, by the current settings and records."""
-        return self._lookup(self._opened).ask(scan)
-
-    def _lookup(self, cache: LruCache[Any], index_name: str = "") -> ManagedLookup:
-        """Return a lookup in all indices, or in one of them.
-
-        Queries use cached records for the time that the conf allows.
-        """
         settings = read_settings(self._spark)
-        records = Records(settings[SYSTEM_PATH], self._spark, self._encryption)
-        now, known = time.monotonic(), self._known
-        if known is None or known[1] != records.path or now - known[0] >= settings[CACHE_SECONDS]:
-            self._known = known = now, records.path, records.all()
-        chosen = [record for record in known[2] if index_name in ("", record.name)]
-        if index_name and not chosen:
-            raise _index_not_found(require_name(index_name), known[2])
-        return ManagedLookup(records, chosen, settings, cache)
+        records = self._known_records(settings)
+        return ManagedLookup(self._records(), records, settings, self._opened).ask(scan)
 
     # Records
+
+    def _known_records(self, settings: Mapping[str, Any]) -> list[Record]:
+        """Return the records for queries. They are cached for the time that the conf allows."""
+        path, now, known = settings[SYSTEM_PATH], time.monotonic(), self._known
+        if known is None or known[1] != path or now - known[0] >= settings[CACHE_SECONDS]:
+            self._known = known = now, path, self._records().all()
+        return known[2]
 
     def _records(self) -> Records:
         return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark, self._encryption)
@@ -432,7 +428,11 @@ class IndexManager:
         """Return the record of an index. Raise `InvalidState` if it is in another state."""
         record = self._records().latest(require_name(name))
         if record.state == State.DOESNOTEXIST:
-            raise _index_not_found(name, self._records().all())
+            names = [record.name for record in self._records().all()]
+            choices_text = arguments.suggest_names(name, names, "there is:")
+            raise IndexNotFound(
+                f"there is no index {name!r}; {choices_text}; indexes() describes them"
+            )
         if state is not None and record.state != state:
             raise InvalidState(f"index {name!r} is {record.state}: {hint}")
         return record
@@ -488,13 +488,6 @@ class IndexManager:
 
     def _engine(self) -> Engine:
         return spark_engine(self._spark)
-
-
-def _index_not_found(name: str, records: Iterable[Record]) -> IndexNotFound:
-    """Return the error for a name that no index has."""
-    names = [record.name for record in records if record.state != State.DOESNOTEXIST]
-    choices_text = arguments.suggest_names(name, names, "there is:")
-    return IndexNotFound(f"there is no index {name!r}; {choices_text}; indexes() describes them")
 
 
 def _require_indices(record: Record, indices: Container[str], step: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.drift import Drift
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
@@ -115,29 +114,22 @@ class ManagedLookup(IndexLookup):
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refusal(Reason.DATA_UNREADABLE, str(error))
-        exceeded_limit = self._exceeded_limit(drift)
-        if exceeded_limit is None:
-            return None
-        reason, text = exceeded_limit
         mode = "incremental" if drift.deleted else "quick"
-        return refusal(reason, f"{text}; call refresh_index({record.name!r}, mode={mode!r})")
-
-    def _exceeded_limit(self, drift: Drift) -> tuple[Reason, str] | None:
-        """Return which limit the changes exceed, or None.
-
-        Appended files alone exceed none, because the index still excludes as many of the others.
-        """
+        advice = f"call refresh_index({record.name!r}, mode={mode!r})"
         if not self._settings[HYBRID_ENABLED] and (drift.appended or drift.deleted):
-            return Reason.HYBRID_SCAN_DISABLED, (
+            return refusal(
+                Reason.HYBRID_SCAN_DISABLED,
                 f"{len(drift.appended):,} files were appended and {len(drift.deleted):,} deleted "
-                f"since, and {HYBRID_ENABLED} is false"
+                f"since, and {HYBRID_ENABLED} is false; {advice}",
             )
+        # Appended files alone exceed no limit: the index still excludes as many of the others.
         ratio = sum(drift.deleted) / max(sum(drift.indexed), 1)
         limit = self._settings[MAX_DELETED_RATIO]
         if ratio > limit:
-            return Reason.TOO_MUCH_DELETED, (
+            return refusal(
+                Reason.TOO_MUCH_DELETED,
                 f"{len(drift.deleted):,} files, {ratio:.0%} of the bytes, were deleted or "
-                f"changed, {MAX_DELETED_RATIO} is {limit}"
+                f"changed, {MAX_DELETED_RATIO} is {limit}; {advice}",
             )
         return None
 

@@ -97,7 +97,6 @@ def drift_of(ds: Dataset, record: Record) -> Drift:
 
 # Statistics, with Hyperspace's names
 
-KIND = "BloomFilter"
 STATISTICS_SCHEMA = (
     "name string, indexedColumns array<string>, indexLocation string, state string, kind string, "
     "numIndexFiles bigint, sizeIndexFiles bigint, numSourceFiles bigint, sizeSourceFiles bigint, "
@@ -134,7 +133,7 @@ def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tupl
             if not entries and state == State.ACTIVE:
                 state = State.CREATING
         yield (
-            *(record.name, list(record.columns), catalog.folder, str(state), KIND),
+            *(record.name, list(record.columns), catalog.folder, str(state), "BloomFilter"),
             *(len(files), sum(files.values()), *changes, sorted(files)),
             *(record.path, record.expected_num_items, record.fpp),
             sum(segment.num_zones for entry in entries for segment in entry.segments),
