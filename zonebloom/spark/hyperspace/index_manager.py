@@ -300,8 +300,7 @@ class IndexManager:
         """
         record = self._record(name)
         existing_indices = self._records().catalog(record).latest(for_writing=True).indices
-        is_built = any(index in existing_indices for index in record.indices.values())
-        if record.state != State.ACTIVE or is_built:
+        if record.state_in(existing_indices) != State.CREATING:
             raise InvalidState(
                 f"index {name!r} is {record.state} and its creation ended, so there is none to "
                 "cancel"
@@ -445,7 +444,7 @@ class IndexManager:
             hint = ""
             if record.state == State.DELETED:
                 hint = ", deleted: restore it or vacuum it first"
-            elif record.missing_from(records.catalog(record).latest().indices):
+            elif record.state_in(records.catalog(record).latest().indices) == State.CREATING:
                 hint = (
                     f", whose build is running or was interrupted: if it was interrupted, call "
                     f"cancel({name!r}) first"

@@ -58,6 +58,11 @@ class Record:
         """Return the names of the indices in the catalog of the data, by column."""
         return {column: f"{self.name}.{column}" for column in self.columns}
 
+    def state_in(self, indices: Container[str]) -> State:
+        """Return the state, which is CREATING while a catalog has none of its indices."""
+        is_built = any(name in indices for name in self.indices.values())
+        return State.CREATING if self.state == State.ACTIVE and not is_built else self.state
+
     def missing_from(self, indices: Container[str]) -> list[str]:
         """Return the names of its indices that a catalog lacks."""
         return [name for name in self.indices.values() if name not in indices]

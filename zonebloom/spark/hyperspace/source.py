@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from zonebloom.catalog.drift import Drift, measure_drift
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
-from zonebloom.spark.hyperspace.records import Record, Records, State
+from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.versions import input_files, is_classic, query_execution
@@ -130,8 +130,7 @@ def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tupl
             drift = drift_of(opened, record)
             parts = drift.indexed, drift.appended, drift.deleted
             changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
-            if not entries and state == State.ACTIVE:
-                state = State.CREATING
+            state = record.state_in(latest.indices)
         yield (
             *(record.name, list(record.columns), catalog.folder, str(state), "BloomFilter"),
             *(len(files), sum(files.values()), *changes, sorted(files)),
