@@ -32,10 +32,11 @@ from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.key_candidates import key_terms, keys_predicate
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.tasks import ScanTask, split_into_partitions
 from zonebloom.sources.source import Source
 from zonebloom.spark.opening import open_dataset
-from zonebloom.spark.pieces import ScanTask, TaskReader, split_into_partitions
 from zonebloom.spark.rebase import RebaseCheck
+from zonebloom.spark.task_reader import TaskReader
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, plain_path
@@ -237,7 +238,10 @@ class Load:
 
     def partitions(self, plan: ScanPlan) -> list[list[ScanTask]]:
         """Return the scan tasks of each Spark task."""
-        return split_into_partitions(self.reader, plan.fragments, self._parallelism)
+        reader = self.reader
+        return split_into_partitions(
+            reader.source, plan.fragments, reader.needed_columns, self._parallelism
+        )
 
     def require_schema(self, schema: st.StructType) -> None:
         """Raise `InvalidArgument` if the requested schema is not that of the files."""
@@ -270,14 +274,13 @@ class SparkFiles:
         kinds = {name: _partition_type(source, name) for name in sorted(source.partition_columns())}
         types = {name: kind for name, kind in kinds.items() if kind is not None}
         instants = _int96_columns(source)
-        for name in instants:
-            types[name] = st.TimestampType()
-            position = source.schema.get_field_index(name)
-            field = source.schema.field(position).with_type(pa.timestamp("us"))
-            file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-            schema = source.schema.set(position, field)
-            source = replace(source, schema=schema, file_format=file_format)
         if instants:
+            types |= dict.fromkeys(instants, st.TimestampType())
+            kind = pa.timestamp("us")
+            fields = [f.with_type(kind) if f.name in instants else f for f in source.schema]
+            schema = pa.schema(fields, source.schema.metadata)
+            file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+            source = replace(source, schema=schema, file_format=file_format)
             ds = Dataset(OpenedDataset(source, ds.opened.catalog), ds.title)
         return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)
 

@@ -44,11 +44,11 @@ from zonebloom.scan.key_summary import (
 )
 from zonebloom.scan.key_values import normalized_values
 from zonebloom.scan.plan import FragmentPlan
+from zonebloom.scan.tasks import split_into_partitions
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.memory import TableSource
 from zonebloom.spark.jobs import map_batches, task_frame
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.pieces import TaskReader, combine_batches, split_into_partitions
 from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.tagging.keys import (
     FILE_NUMBER,
@@ -58,6 +58,7 @@ from zonebloom.spark.tagging.keys import (
     KeyFrameColumns,
     collect_keys,
 )
+from zonebloom.spark.task_reader import TaskReader, combine_batches
 from zonebloom.spark.types import cast_for_spark
 from zonebloom.spark.versions import arrow_schema, frame_of_arrow
 from zonebloom.storage.files import is_local
@@ -328,7 +329,8 @@ def _partitions(
 ) -> list[list[NumberedPlan]]:
     """Split numbered fragment plans into Spark tasks of about equal bytes."""
     numbers = {plan.fragment.path: number for number, plan in numbered_plans}
-    partitions = split_into_partitions(reader, [plan for _, plan in numbered_plans], num_tasks)
+    plans = [plan for _, plan in numbered_plans]
+    partitions = split_into_partitions(reader.source, plans, reader.needed_columns, num_tasks)
     return [
         [(numbers[task.plan.fragment.path], task.plan) for task in scan_tasks]
         for scan_tasks in partitions
