@@ -20,7 +20,7 @@ import zonebloom.spark as zs
 from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
-from zonebloom.spark.hyperspace import source
+from zonebloom.spark.hyperspace import records
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.pruning.optimizer_rule import remove_session_rule
@@ -420,7 +420,7 @@ def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, 
     opened = []
     replace_function(
         monkeypatch,
-        source,
+        records,
         "measure_drift",
         lambda *arguments: opened.append(1) or measure_drift(*arguments),
     )

@@ -19,7 +19,6 @@ from zonebloom.spark.hyperspace.config import (
     MAX_DELETED_RATIO,
 )
 from zonebloom.spark.hyperspace.records import Record, Records, State
-from zonebloom.spark.hyperspace.source import drift_of
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
@@ -110,7 +109,7 @@ class ManagedLookup(IndexLookup):
             drift = self._cached(
                 ("drift", record),
                 (version, files),
-                lambda: drift_of(self._records.open(record), record),
+                lambda: self._records.drift(record),
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refusal(Reason.DATA_UNREADABLE, str(error))

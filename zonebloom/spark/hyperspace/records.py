@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.drift import Drift, measure_drift
 from zonebloom.catalog.place import current_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import VersionLog, encode_document, from_json
@@ -75,6 +76,8 @@ class Records:
         self.path = path
         self.spark = spark
         self.encryption = encryption
+        # Data with several indices is opened only once.
+        self._datasets: dict[tuple[str, str], Dataset] = {}
         try:
             self._filesystem, self._folder = open_path(spark, path)
         except SourceError as error:
@@ -137,6 +140,14 @@ class Records:
         """Return the data of an index with all its indices, as they are now."""
         folder = self.catalog(record).folder
         return open_dataset(record.path, self.spark, folder, self.encryption)
+
+    def drift(self, record: Record) -> Drift:
+        """Return how the files of the data changed since an index was built."""
+        place = record.path, record.index_dir
+        if place not in self._datasets:
+            self._datasets[place] = self.open(record)
+        opened = self._datasets[place].opened
+        return measure_drift(opened.version, record.indices.values(), opened.look().fragments)
 
     def _log(self, name: str) -> VersionLog:
         folder = f"{self._folder.rstrip('/')}/{quote(name, safe='')}"

@@ -12,7 +12,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from zonebloom.catalog.drift import Drift, measure_drift
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.hyperspace.records import Record, Records
@@ -90,11 +89,6 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
     return tuple(columns)
 
 
-def drift_of(ds: Dataset, record: Record) -> Drift:
-    """Return how the files of a dataset changed since an index was built."""
-    return measure_drift(ds.opened.version, record.indices.values(), ds.opened.look().fragments)
-
-
 # Statistics, with Hyperspace's names
 
 STATISTICS_SCHEMA = (
@@ -109,8 +103,6 @@ STATISTICS_SCHEMA = (
 
 def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
-    # Datasets with several indices are opened only once.
-    datasets: dict[tuple[str, str], Dataset | str] = {}
     for record in chosen:
         catalog = records.catalog(record)
         latest = catalog.latest()
@@ -118,16 +110,13 @@ def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tupl
         files = catalog.referenced_files(
             latest.with_indices({entry.name: entry for entry in entries})
         )
-        place = record.path, record.index_dir
-        if place not in datasets:
-            try:
-                datasets[place] = records.open(record)
-            except (ZoneBloomError, OSError) as error:
-                datasets[place] = f"the data cannot be read: {error}"
-        opened, state = datasets[place], record.state
+        state, message = record.state, ""
         changes: tuple[int | None, ...] = (None,) * 6
-        if isinstance(opened, Dataset):
-            drift = drift_of(opened, record)
+        try:
+            drift = records.drift(record)
+        except (ZoneBloomError, OSError) as error:
+            message = f"the data cannot be read: {error}"
+        else:
             parts = drift.indexed, drift.appended, drift.deleted
             changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
             state = record.state_in(latest.indices)
@@ -138,5 +127,5 @@ def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tupl
             sum(segment.num_zones for entry in entries for segment in entry.segments),
             sum(e.global_filter.num_bytes for e in entries if e.global_filter is not None),
             min((entry.created_at for entry in entries), default=None),
-            opened if isinstance(opened, str) else "",
+            message,
         )
