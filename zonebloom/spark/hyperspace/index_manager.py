@@ -135,10 +135,10 @@ class IndexManager:
         spark_context(spark)
         self._spark = spark
         self._encryption = encryption
-        # What lookups opened.
+        # The catalogs and files that queries opened.
         self._opened: LruCache[Any] = LruCache()
         # The records that queries use: the time of reading them, their folder, and the records.
-        self._known: tuple[float, str, list[Record]] | None = None
+        self._cache: tuple[float, str, list[Record]] | None = None
 
     def create_index(
         self,
@@ -383,7 +383,7 @@ class IndexManager:
         IndexNotFound
         """
         settings = read_settings(self._spark)
-        records = [self._record(index_name)] if index_name else self._known_records(settings)
+        records = [self._record(index_name)] if index_name else self._cached_records(settings)
         # Use a new cache, because indices in the shared one have already issued their warnings.
         lookup = ManagedLookup(self._records(), records, settings, LruCache())
         return describe_pruning(df, lookup.ask)
@@ -408,17 +408,17 @@ class IndexManager:
     def _ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip, by the current settings and records."""
         settings = read_settings(self._spark)
-        records = self._known_records(settings)
+        records = self._cached_records(settings)
         return ManagedLookup(self._records(), records, settings, self._opened).ask(scan)
 
     # Records
 
-    def _known_records(self, settings: Mapping[str, Any]) -> list[Record]:
+    def _cached_records(self, settings: Mapping[str, Any]) -> list[Record]:
         """Return the records for queries. They are cached for the time that the conf allows."""
-        path, now, known = settings[SYSTEM_PATH], time.monotonic(), self._known
-        if known is None or known[1] != path or now - known[0] >= settings[CACHE_SECONDS]:
-            self._known = known = now, path, self._records().all()
-        return known[2]
+        path, now, cache = settings[SYSTEM_PATH], time.monotonic(), self._cache
+        if cache is None or cache[1] != path or now - cache[0] >= settings[CACHE_SECONDS]:
+            self._cache = cache = now, path, self._records().all()
+        return cache[2]
 
     def _records(self) -> Records:
         return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark, self._encryption)
@@ -461,7 +461,7 @@ class IndexManager:
             )
 
     def _put(self, record: Record) -> Record:
-        self._known = None
+        self._cache = None
         return self._records().put(record)
 
     # Builds

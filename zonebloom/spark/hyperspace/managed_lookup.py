@@ -107,9 +107,7 @@ class ManagedLookup(IndexLookup):
         try:
             # The drift stays the same while Spark's listing and the catalog version do.
             drift = self._cached(
-                ("drift", record),
-                (version, files),
-                lambda: self._records.drift(record),
+                ("drift", record), (version, files), lambda: self._records.drift(record)
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refusal(Reason.DATA_UNREADABLE, str(error))
