@@ -24,9 +24,10 @@ from zonebloom.errors import (
     SchemaMismatch,
 )
 from zonebloom.predicates import ast
+from zonebloom.predicates.spark_calendar import without_rebased_literals
 from zonebloom.spark import explain_join, filter_join, prune, scan, tag_location
 from zonebloom.spark.load import Options
-from zonebloom.spark.rebase import RebaseCheck, has_times, without_rebased_literals
+from zonebloom.spark.rebase import RebaseCheck, has_times
 
 MODE = "spark.sql.parquet.{}RebaseModeIn{}"
 DAYS = ["0001-01-01", "1500-02-28", "1582-10-04", "1582-10-15", "1900-01-01", "2024-02-29"]

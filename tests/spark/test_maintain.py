@@ -148,7 +148,7 @@ def test_a_report_that_fails_fails_no_write(spark, folder, monkeypatch):
     def fail(*_):
         raise RuntimeError("the report failed")
 
-    monkeypatch.setattr(maintain.IndexMaintainer, "_refresh_soon", fail)
+    replace_function(monkeypatch, maintain.IndexMaintainer, "_refresh_soon", fail)
     rows(spark, 400, 500).write.insertInto(NAME)
     assert 401 in stored_ids(folder)
 

@@ -33,7 +33,7 @@ from zonebloom.errors import (
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import Access, open_managed_source
+from zonebloom.spark.hyperspace.source import open_managed_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -579,7 +579,7 @@ def test_frames_and_paths_may_name_the_folder(spark, lake):
         f"file://{lake}",
         spark.read.parquet(str(lake / "1.parquet")),
     ]
-    opened = [open_managed_source(source, None, Access(spark)) for source in sources]
+    opened = [open_managed_source(source, None, spark, None) for source in sources]
     assert [len(dataset.files) for dataset, _ in opened] == [3, 3, 3, 3, 3, 1]
     assert [path for _, path in opened] == [*[str(lake)] * 5, str(lake / "1.parquet")]
     assert {dataset.index_dir for dataset, _ in opened} == {str(index_folder(lake))}

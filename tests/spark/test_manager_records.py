@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import THOROUGH, flipped_bits, index_folder, rewrite_document, run_python
+from helpers import ROOT, THOROUGH, flipped_bits, index_folder, rewrite_document, run_python
+from local_manager import LocalManager
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -26,7 +27,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
     ZoneBloomWarning,
 )
-from zonebloom.spark.hyperspace.actions import Actions
+from zonebloom.spark import BFIndexConfig
 from zonebloom.spark.hyperspace.records import Record, Records, State
 
 FIRST = "00000000000000000001.json"
@@ -152,26 +153,17 @@ def lake(tmp_path):
     return folder
 
 
-def actions_in(folder):
-    return Actions(Records(str(folder)), spark=False)
+IDS = BFIndexConfig("ids", ["id"])
+
+
+def run_locally(code, *arguments, **environment):
+    """Run code that uses `LocalManager` in a new process."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return run_python(code, *arguments, PYTHONPATH=path, **environment)
 
 
 def latest_in(folder):
     return Records(str(folder)).latest("ids")
-
-
-def to_build(lake, **fields):
-    opened = zb.dataset(lake)
-    record = Record(
-        "ids",
-        path=str(lake),
-        index_dir=opened.index_dir,
-        columns=("id",),
-        expected_num_items=300,
-        fpp=0.01,
-        **fields,
-    )
-    return opened, record
 
 
 def in_catalog(lake):
@@ -201,17 +193,17 @@ def once(action):
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_an_index_that_another_manager_creates_meanwhile_is_refused(lake, tmp_path, fails):
-    one, other = actions_in(tmp_path / "one"), actions_in(tmp_path / "other")
+    one, other = LocalManager(tmp_path / "one"), LocalManager(tmp_path / "other")
     theirs = {}
 
     def meanwhile():
-        other.create(*to_build(lake))
+        other.create_index(lake, IDS)
         theirs.update(in_catalog(lake))
         if fails:
             raise NoFragments("gone")
 
     with pytest.raises(NoFragments if fails else CommitConflict):
-        one.create(*to_build(lake), once(meanwhile))
+        one.create_index(lake, IDS, progress=once(meanwhile))
     assert list(theirs) == ["ids.id"] and in_catalog(lake) == theirs
     assert segments(lake) == in_use(lake)
     assert zb.dataset(lake).validate_index("ids.id") == 3
@@ -220,7 +212,7 @@ def test_an_index_that_another_manager_creates_meanwhile_is_refused(lake, tmp_pa
     )
     assert latest_in(tmp_path / "other").state == State.ACTIVE
     with pytest.raises(IndexExists, match="by hand, or by a manager with another system path"):
-        one.create(*to_build(lake))
+        one.create_index(lake, IDS)
     # A refused creation writes nothing.
     assert latest_in(tmp_path / "one").number == 2
 
@@ -228,34 +220,34 @@ def test_an_index_that_another_manager_creates_meanwhile_is_refused(lake, tmp_pa
 @pytest.mark.parametrize("creates_again", [False, True])
 def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, creates_again):
     """It also keeps what another creation of the same name made meanwhile."""
-    actions = actions_in(tmp_path / "system")
+    manager = LocalManager(tmp_path / "system")
 
     def cancel():
         with pytest.raises(IndexExists, match=r"was interrupted, call cancel\('ids'\) first"):
-            actions.create(*to_build(lake))
-        actions.cancel("ids")
+            manager.create_index(lake, IDS)
+        manager.cancel("ids")
         if creates_again:
-            actions.create(*to_build(lake))
+            manager.create_index(lake, IDS)
 
     with pytest.raises(CommitConflict):
-        actions.create(*to_build(lake), once(cancel))
+        manager.create_index(lake, IDS, progress=once(cancel))
     assert latest_in(tmp_path / "system").state == ("ACTIVE" if creates_again else "DOESNOTEXIST")
     assert list(in_catalog(lake)) == (["ids.id"] if creates_again else [])
     assert segments(lake) == in_use(lake)
 
 
 def test_a_full_refresh_of_an_index_that_is_vacuumed_meanwhile_raises(lake, tmp_path):
-    actions = actions_in(tmp_path / "system")
-    actions.create(*to_build(lake))
+    manager = LocalManager(tmp_path / "system")
+    manager.create_index(lake, IDS)
 
     def vacuum():
-        actions.delete_index("ids")
-        actions.vacuum_index("ids")
+        manager.delete_index("ids")
+        manager.vacuum_index("ids")
 
     with pytest.raises(CommitConflict, match="vacuumed while it was built"):
-        actions.refresh_index("ids", "full", progress=once(vacuum))
+        manager.refresh_index("ids", "full", progress=once(vacuum))
     assert in_catalog(lake) == {} and segments(lake) == in_use(lake)
-    actions.create(*to_build(lake))
+    manager.create_index(lake, IDS)
 
 
 # Crashes
@@ -265,8 +257,8 @@ KILLED = """
     from pathlib import Path
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
     import zonebloom as zb
-    from zonebloom.spark.hyperspace.actions import Actions
-    from zonebloom.spark.hyperspace.records import Record, Records
+    from local_manager import LocalManager
+    from zonebloom.spark import BFIndexConfig
 
     CHANGES = ("os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir")
 
@@ -279,24 +271,22 @@ KILLED = """
         lake.mkdir(parents=True)
         for number in range(3):
             write(lake, number)
-        actions = Actions(Records(str(folder / "system")), False)
-        ds = zb.dataset(lake)
-        wanted = Record("ids", path=str(lake), index_dir=ds.index_dir, columns=("id",),
-                        expected_num_items=300, fpp=0.01)
+        manager = LocalManager(folder / "system")
+        config = BFIndexConfig("ids", ["id"])
         if action == "create":
-            return lambda: actions.create(ds, wanted)
-        actions.create(ds, wanted)
+            return lambda: manager.create_index(lake, config)
+        manager.create_index(lake, config)
         if action in ("full", "incremental", "quick", "optimize"):
             write(lake, 3)
             if action == "optimize":
-                actions.refresh_index("ids", "incremental")
-                return lambda: actions.optimize_index("ids", "full")
+                manager.refresh_index("ids", "incremental")
+                return lambda: manager.optimize_index("ids", "full")
             write(lake, 1, rows=50)
             (lake / "2.parquet").unlink()
-            return lambda: actions.refresh_index("ids", action)
+            return lambda: manager.refresh_index("ids", action)
         if action in ("restore", "vacuum"):
-            actions.delete_index("ids")
-        return lambda: getattr(actions, f"{action}_index")("ids")
+            manager.delete_index("ids")
+        return lambda: getattr(manager, f"{action}_index")("ids")
 
     def killed_at(number):
         left = number
@@ -341,7 +331,7 @@ def test_a_process_that_dies_at_any_step_leaves_a_usable_index(tmp_path, action)
     """The index is as before or after the action, gives right results, and can be used further."""
     # Test only some of the many changes, unless all are requested.
     step = {"create": 15, "full": 15, "incremental": 15, "quick": 15, "optimize": 4}.get(action, 1)
-    run_python(KILLED, tmp_path, action, 1 if os.environ.get(THOROUGH) else step)
+    run_locally(KILLED, tmp_path, action, 1 if os.environ.get(THOROUGH) else step)
     folders = sorted(tmp_path.iterdir(), key=lambda folder: int(folder.name))
     assert len(folders) > 2
     states = [_state_after_crash(folder, action) for folder in folders]
@@ -351,28 +341,28 @@ def test_a_process_that_dies_at_any_step_leaves_a_usable_index(tmp_path, action)
 
 
 def _state_after_crash(folder, action):
-    lake, actions = folder / "lake", actions_in(folder / "system")
+    lake, manager = folder / "lake", LocalManager(folder / "system")
     state = latest_in(folder / "system").state
     is_built = "ids.id" in in_catalog(lake)
     assert is_built or action in ("create", "vacuum")
     assert not is_built or state != State.DOESNOTEXIST
     _assert_right(lake)
     if action == "create" and state == State.ACTIVE and not is_built:
-        actions.cancel("ids")
+        manager.cancel("ids")
     elif state != State.DOESNOTEXIST:
         with pytest.raises(InvalidState, match="none to cancel"):
-            actions.cancel("ids")
+            manager.cancel("ids")
     if latest_in(folder / "system").state == State.DELETED and not is_built:
         with pytest.raises(IndexNotFound, match="vacuum it"):
-            actions.restore_index("ids")
-        actions.vacuum_index("ids")
+            manager.restore_index("ids")
+        manager.vacuum_index("ids")
     new_state = latest_in(folder / "system").state
     if new_state == State.DELETED:
-        actions.restore_index("ids")
+        manager.restore_index("ids")
     if new_state == State.DOESNOTEXIST:
-        actions.create(*to_build(lake))
+        manager.create_index(lake, IDS)
     else:
-        actions.refresh_index("ids", "incremental")
+        manager.refresh_index("ids", "incremental")
     _assert_right(lake)
     dataset = zb.dataset(lake)
     assert dataset.validate_index("ids.id") == len(dataset.files)
@@ -394,19 +384,18 @@ def _assert_right(lake):
 
 REMOTE = """
     import sys
-    import zonebloom as zb
-    from zonebloom.spark.hyperspace.actions import Actions
-    from zonebloom.spark.hyperspace.records import Record, Records
+    from local_manager import LocalManager
+    from zonebloom.spark import BFIndexConfig
+    from zonebloom.spark.hyperspace.records import Records
 
     records = Records("s3a://system/folder")
     assert records.all() == []
-    actions, ds = Actions(records, False), zb.dataset(sys.argv[1])
-    actions.create(ds, Record("a b", path=sys.argv[1], index_dir=ds.index_dir, columns=("id",),
-                              expected_num_items=300, fpp=0.01))
-    actions.refresh_index("a b", "quick")
-    actions.delete_index("a b")
+    manager = LocalManager("s3a://system/folder")
+    manager.create_index(sys.argv[1], BFIndexConfig("a b", ["id"]))
+    manager.refresh_index("a b", "quick")
+    manager.delete_index("a b")
     print([(record.name, str(record.state), record.number) for record in records.all()])
-    actions.vacuum_index("a b")
+    manager.vacuum_index("a b")
     print(records.all())
 """
 
@@ -421,7 +410,7 @@ def test_records_can_lie_on_an_object_store(lake):
         keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
         endpoint = {"endpoint_override": f"{host}:{port}", "scheme": "http"}
         pafs.S3FileSystem(**keys, **endpoint, allow_bucket_creation=True).create_dir("system")
-        printed = run_python(
+        printed = run_locally(
             REMOTE,
             lake,
             AWS_ENDPOINT_URL=f"http://{host}:{port}",
@@ -439,7 +428,7 @@ def test_records_can_lie_on_an_object_store(lake):
 
 def test_the_first_error_is_raised(lake, tmp_path):
     system = tmp_path / "system"
-    actions = actions_in(system)
+    manager = LocalManager(system)
 
     def fail():
         # From now on records cannot be written.
@@ -448,7 +437,7 @@ def test_the_first_error_is_raised(lake, tmp_path):
         raise NoFragments("the cause")
 
     with pytest.raises(NoFragments, match="the cause") as raised:
-        actions.create(*to_build(lake), once(fail))
+        manager.create_index(lake, IDS, progress=once(fail))
     assert "call cancel('ids')" in "".join(raised.value.__notes__)
     assert in_catalog(lake) == {}
 
@@ -459,20 +448,19 @@ def undeletable(lake, name):
 
 
 def test_a_vacuum_that_cannot_delete_segments_warns_and_succeeds(lake, tmp_path):
-    actions = actions_in(tmp_path / "system")
-    actions.create(*to_build(lake))
+    manager = LocalManager(tmp_path / "system")
+    manager.create_index(lake, IDS)
     for name in segments(lake):
         undeletable(lake, name)
-    actions.delete_index("ids")
+    manager.delete_index("ids")
     with pytest.warns(ZoneBloomWarning, match=r"segments of ids\.id are left in .*vacuum\(\)"):
-        actions.vacuum_index("ids")
+        manager.vacuum_index("ids")
     assert latest_in(tmp_path / "system").state == State.DOESNOTEXIST
     assert in_catalog(lake) == {}
 
 
 def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path):
-    actions = actions_in(tmp_path / "system")
-    opened, wanted = to_build(lake)
+    manager = LocalManager(tmp_path / "system")
     before = set()
 
     def block(num_rows, total):
@@ -480,13 +468,13 @@ def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path
             if not name.endswith("-file"):
                 undeletable(lake, name)
 
-    actions.create(opened, wanted, block)
+    manager.create_index(lake, IDS, progress=block)
     assert any(name.endswith("-file") for name in segments(lake))
     assert list(in_catalog(lake)) == ["ids.id"]
     assert zb.dataset(lake).validate_index("ids.id") == 3
     before |= segments(lake)
     entries = in_catalog(lake)
-    actions.refresh_index("ids", "full", progress=block)
+    manager.refresh_index("ids", "full", progress=block)
     assert in_catalog(lake) != entries and zb.dataset(lake).validate_index("ids.id") == 3
     # The warning does not hide the error of a failed build.
     before |= segments(lake)
@@ -498,5 +486,5 @@ def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path
             raise NoFragments("the cause")
 
     with pytest.raises(NoFragments, match="the cause"):
-        actions.refresh_index("ids", "full", progress=fail)
+        manager.refresh_index("ids", "full", progress=fail)
     assert in_catalog(lake) == entries

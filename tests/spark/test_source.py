@@ -21,9 +21,9 @@ from zonebloom.errors import (
     InvalidArgument,
     NoFragments,
 )
-from zonebloom.spark import pieces
+from zonebloom.scan import tasks as scan_tasks
 from zonebloom.spark.load import Load, Options
-from zonebloom.spark.pieces import BATCH_ROWS
+from zonebloom.spark.task_reader import BATCH_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +169,8 @@ def test_scans_may_have_no_rows_or_zones(spark, folder):
 
 
 def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch):
-    set_constant(monkeypatch, pieces, "_MIN_TASK_BYTES", 4_000)
-    set_constant(monkeypatch, pieces, "_OPEN_BYTES", 0)
+    set_constant(monkeypatch, scan_tasks, "_MIN_TASK_BYTES", 4_000)
+    set_constant(monkeypatch, scan_tasks, "_OPEN_BYTES", 0)
     whole = load(folder, parallelism="8")
     tasks = whole.partitions(whole.plan())
     assert len(tasks) > 3
@@ -191,8 +191,8 @@ def test_files_that_change_between_plan_and_read_raise(tmp_path, monkeypatch):
     key = next(i for i in spark_data.table(0)["id"].to_pylist() if i is not None)
     matching, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
     alone = matching.partitions(matching.plan())
-    set_constant(monkeypatch, pieces, "_MIN_TASK_BYTES", 4_000)
-    set_constant(monkeypatch, pieces, "_OPEN_BYTES", 0)
+    set_constant(monkeypatch, scan_tasks, "_MIN_TASK_BYTES", 4_000)
+    set_constant(monkeypatch, scan_tasks, "_OPEN_BYTES", 0)
     shared = whole.partitions(whole.plan())
     assert not alone[0][0].is_shared
     assert shared[0][0].is_shared

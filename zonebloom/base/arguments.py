@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -169,21 +168,3 @@ def require_integers(
     if int(numbers.max()) > maximum:
         raise InvalidArgument(f"{parameter} holds {int(numbers.max())}; the most is {maximum}")
     return numbers
-
-
-def with_methods_of(*bases: type) -> Callable[[type[Instance]], type[Instance]]:
-    """Return a decorator that makes a public class the owner of the methods of its internal bases.
-
-    Python's TypeErrors then name the class that users know: `Dataset.lookup() missing ...`.
-    """
-
-    def decorate(cls: type[Instance]) -> type[Instance]:
-        for base in bases:
-            for method in vars(base).values():
-                if isinstance(method, FunctionType):
-                    # Set both, because pickle finds a function by its module and its name.
-                    method.__qualname__ = f"{cls.__name__}.{method.__name__}"
-                    method.__module__ = cls.__module__
-        return cls
-
-    return decorate

@@ -73,11 +73,13 @@ class Indexed:
             # Over Connect the time zone may change until a query runs, so it is read then.
             "timezone": spark.conf.get("spark.sql.session.timeZone") if is_classic(spark) else None,
         }
-        if isinstance(self.path, str | os.PathLike):
-            options["path"] = absolute_path(os.fspath(self.path))
-        else:
-            options["paths"] = json.dumps([absolute_path(os.fspath(path)) for path in self.path])
+        is_one = isinstance(self.path, str | os.PathLike)
+        options |= {"path": self._paths()[0]} if is_one else {"paths": json.dumps(self._paths())}
         return {name: text for name, text in options.items() if text is not None}
+
+    def _paths(self) -> list[str]:
+        paths = [self.path] if isinstance(self.path, str | os.PathLike) else self.path
+        return [absolute_path(os.fspath(path)) for path in paths]
 
     def load(self, spark: SparkSession) -> Load:
         return Load(Options(self.options(spark)), spark, self.encryption)
@@ -85,7 +87,7 @@ class Indexed:
     def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
         """Return the rows, or only those that may match encoded keys. Raises what `scan` raises."""
         options = self.options(spark)
-        number = register_for(spark, Options(options).paths, self.encryption)
+        number = register_for(spark, self._paths(), self.encryption)
         if number is not None:
             options["encryption"] = number
         if keys is not None:

@@ -158,10 +158,7 @@ def train_on_spark(
     for result in results.values():
         if isinstance(result, Exception):
             raise result
-    if sorted(results) != list(range(len(tasks))):
-        raise EngineError(
-            f"Spark returned {len(results)} of {len(tasks)} segments; run the build again"
-        )
+    # A missing result would be a KeyError here, but Spark returns all rows of a job or an error.
     trained: list[TrainedTask] = [results[number] for number in range(len(tasks))]
     if progress is not None and rows is None:
         progress(sum(fragment.num_rows for task in trained for fragment in task.fragments))

@@ -25,15 +25,18 @@ from zonebloom.predicates import EngineFilter, IsIn, unknowns
 from zonebloom.predicates.ast import conjunction, searched_columns
 from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import translate_spark_sql
+from zonebloom.predicates.spark_calendar import without_rebased_literals
+from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.scan.binding import checked_names
+from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.key_candidates import key_terms, keys_predicate
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.tasks import ScanTask, split_into_partitions
 from zonebloom.sources.source import Source
-from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.opening import open_dataset
-from zonebloom.spark.pieces import ExactRowFilter, ScanTask, TaskReader, split_into_partitions
-from zonebloom.spark.rebase import RebaseCheck, without_rebased_literals
+from zonebloom.spark.rebase import RebaseCheck
+from zonebloom.spark.task_reader import TaskReader
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, plain_path
@@ -82,8 +85,7 @@ class Options:
         if old_calendar not in ("true", "false"):
             raise InvalidArgument(f"old_calendar is {old_calendar!r}; give true or false")
         path = values.get("path")
-        self.paths: list[str] = [plain_path(name) for name in ([path] if path else paths)]
-        self.source: str | list[str] = self.paths[0] if path else self.paths
+        self.source: str | list[str] = plain_path(path) if path else list(map(plain_path, paths))
         columns = values.get("columns")
         self.columns: list[str] | None = None if columns is None else _parse_names(columns)
         self.filter: str | None = values.get("filter")
@@ -184,7 +186,7 @@ class Load:
         self._predicate = without_rebased_literals(conjunction(predicates)) if predicates else None
         self.columns: tuple[str, ...] = self._columns_to_read(options, source.schema)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
-        row_filter = self._row_filter(keys, source.schema) if predicates else None
+        row_filter = self._row_filter(keys, source.schema)
         # Each Spark task gets this reader and its scan tasks.
         self.reader: TaskReader = files.task_reader(self.columns, row_filter)
 
@@ -202,38 +204,44 @@ class Load:
         other_names = self.filter.columns - set(names_read)
         return (*names_read, *(name for name in names if name in other_names))
 
-    def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> ExactRowFilter:
-        """Return the filter that tasks apply to rows: the exact parts of the filter and keys."""
-        exact_parts: list[tuple[pc.Expression, frozenset[str]]] = [
-            (expression_from_predicate(term, schema), frozenset(term.column[:1]))
+    def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> SqlRowFilter | None:
+        """Return the filter that tasks apply to rows: the exact parts of the filter and keys.
+
+        It is no expression, which PyArrow would also use to skip row groups by their statistics.
+        These ignore NaN, which is greater than every number in Spark.
+        """
+        exact_parts = [
+            expression_from_predicate(term, schema)
             for term in keys
             if not pt.is_floating(term.values.type)
             and lookup_is_exact(schema.field(term.column[0]).type, term.values)
         ]
-        filter_columns = None if self.filter is None else self.filter.columns
-        if self.filter is not None and filter_columns is not None:
+        if self.filter is not None and self.filter.columns is not None:
             expression = self.filter.row_filter(schema)
             if expression is not None:
-                exact_parts.append((expression, filter_columns))
-        if not exact_parts:
-            return ExactRowFilter(None, frozenset(self.columns[:1]))
-        expressions, column_sets = zip(*exact_parts, strict=True)
-        return ExactRowFilter(reduce(and_, expressions), frozenset().union(*column_sets))
+                exact_parts.append(expression)
+        return SqlRowFilter(reduce(and_, exact_parts), ()) if exact_parts else None
 
     def plan(self, described: bool = False) -> ScanPlan:
         """Return a plan of what is read from the files as they are now."""
         # The predicate has the columns of the filter and of the join keys.
         searched = () if self._predicate is None else searched_columns(self._predicate)
         for path in sorted(searched):
-            require_visible(self.dataset, ".".join(path))
-        opened = self.dataset.opened
-        return opened.plan(
-            self.columns, self.reader.filter, self._predicate, is_described=described
+            require_visible(self.dataset.opened, path)
+        row_filter: Any = self.reader.filter
+        if row_filter is None and self._predicate is not None:
+            # Without any filter, no index would be used.
+            row_filter = pc.scalar(True)
+        return self.dataset.opened.plan(
+            self.columns, row_filter, self._predicate, is_described=described
         )
 
     def partitions(self, plan: ScanPlan) -> list[list[ScanTask]]:
         """Return the scan tasks of each Spark task."""
-        return split_into_partitions(self.reader, plan.fragments, self._parallelism)
+        reader = self.reader
+        return split_into_partitions(
+            reader.source, plan.fragments, reader.needed_columns, self._parallelism
+        )
 
     def require_schema(self, schema: st.StructType) -> None:
         """Raise `InvalidArgument` if the requested schema is not that of the files."""
@@ -266,14 +274,13 @@ class SparkFiles:
         kinds = {name: _partition_type(source, name) for name in sorted(source.partition_columns())}
         types = {name: kind for name, kind in kinds.items() if kind is not None}
         instants = _int96_columns(source)
-        for name in instants:
-            types[name] = st.TimestampType()
-            position = source.schema.get_field_index(name)
-            field = source.schema.field(position).with_type(pa.timestamp("us"))
-            file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-            schema = source.schema.set(position, field)
-            source = replace(source, schema=schema, file_format=file_format)
         if instants:
+            types |= dict.fromkeys(instants, st.TimestampType())
+            kind = pa.timestamp("us")
+            fields = [f.with_type(kind) if f.name in instants else f for f in source.schema]
+            schema = pa.schema(fields, source.schema.metadata)
+            file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+            source = replace(source, schema=schema, file_format=file_format)
             ds = Dataset(OpenedDataset(source, ds.opened.catalog), ds.title)
         return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)
 

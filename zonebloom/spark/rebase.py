@@ -1,20 +1,15 @@
-"""Handle dates before 1582 and times before 1900 that Spark 2 and Hive wrote in another calendar.
+"""Refuse files with dates or times in a calendar that Spark corrects when it reads them.
 
-Spark corrects ("rebases") such values when it reads a file, but an index holds the stored values.
-The index is therefore not used for such literals, and code that reads files without Spark refuses
-files that may contain such values.
-https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
+See `zonebloom.predicates.spark_calendar`.
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.types as pt
 from pyspark.sql import Column, SparkSession
@@ -22,15 +17,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.errors import SchemaMismatch
-from zonebloom.predicates import ast
+from zonebloom.predicates.spark_calendar import FIRST_DAY, FIRST_EXACT_INSTANT
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import file_errors
 from zonebloom.values.normal_types import innermost_types
-
-_FIRST_DAY = datetime.date(1582, 10, 15)
-# Spark changes no stored instant from 1900 on. A rebased instant differs from the stored one by up
-# to a day and a half (local solar time, date line), so this leaves some room.
-_FIRST_EXACT_INSTANT = datetime.datetime(1902, 1, 1)
 
 _MODES = ("datetimeRebaseModeInRead", "int96RebaseModeInRead")
 _VERSION_KEY = b"org.apache.spark.version"
@@ -39,58 +29,13 @@ _LEGACY_DATES = (b"org.apache.spark.legacyDateTime", b"3.0.0")
 _LEGACY_INT96 = (b"org.apache.spark.legacyINT96", b"3.1.0")
 
 
-def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
-    """Return a predicate whose comparisons with dates and times that may be rebased are unknown.
-
-    >>> day = pa.scalar(datetime.date(1500, 1, 1))
-    >>> without_rebased_literals(ast.Equals(("d",), day)).reason
-    'dates and times this old may lie in files in another calendar'
-    """
-
-    def hide_old_literal(leaf: ast.LeafPredicate) -> ast.LeafPredicate:
-        if not isinstance(leaf, ast.Equals | ast.Compares | ast.IsIn | ast.HasTuple):
-            return leaf
-        # Compare Arrow values: Python's dates have a smaller range of years.
-        arrays: tuple[pa.Array, ...]
-        match leaf:
-            case ast.HasTuple():
-                arrays = leaf.values
-            case ast.IsIn():
-                arrays = (leaf.values,)
-            case _:
-                arrays = (pa.repeat(leaf.value, 1),)
-        is_old = (pc.call_function("any", [may_be_rebased(values)]).as_py() for values in arrays)
-        if not any(is_old):
-            return leaf
-        reason = "dates and times this old may lie in files in another calendar"
-        return ast.Unknown(str(leaf), reason, frozenset(leaf.column[:1]))
-
-    return ast.replace_leaves(predicate, hide_old_literal)
-
-
-def may_be_rebased(values: pa.Array) -> pa.Array:
-    """Return a bool array that is true for dates or timestamps a file may store as other values.
-
-    It is null where the values are null.
-    """
-    if pt.is_date(values.type):
-        bound = pa.scalar(_FIRST_DAY, values.type)
-    elif pt.is_timestamp(values.type):
-        # Compare instants: the time zone does not matter here.
-        bound = pa.scalar(_FIRST_EXACT_INSTANT, pa.timestamp(values.type.unit)).cast(pa.int64())
-        values = values.cast(pa.int64())
-    else:
-        return pa.repeat(False, len(values))
-    return pc.call_function("less", [values, bound])
-
-
 def first_exact_value(kind: st.DataType) -> Column:
     """Return, as a Spark literal, the first date or time that every file stores unchanged."""
     if isinstance(kind, st.DateType):
-        return sf.expr(f"DATE'{_FIRST_DAY}'")
+        return sf.expr(f"DATE'{FIRST_DAY}'")
     if isinstance(kind, st.TimestampNTZType):
-        return sf.expr(f"TIMESTAMP_NTZ'{_FIRST_EXACT_INSTANT}'")
-    return sf.expr(f"TIMESTAMP'{_FIRST_EXACT_INSTANT}Z'")
+        return sf.expr(f"TIMESTAMP_NTZ'{FIRST_EXACT_INSTANT}'")
+    return sf.expr(f"TIMESTAMP'{FIRST_EXACT_INSTANT}Z'")
 
 
 def has_times(arrow_type: pa.DataType) -> bool:

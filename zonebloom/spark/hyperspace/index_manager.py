@@ -1,7 +1,16 @@
 """IndexManager: manage named indices with an interface like Hyperspace's.
 
 A managed index is one index for each column in the catalog of the data, named ``<name>.<column>``,
-with a global filter.
+with a global filter. Each step of an action writes one record, or one commit to the catalog:
+
+    create               writes a record, which reserves the name, and then commits the filters
+    refresh, optimize    make one commit
+    delete, restore      write one record
+    vacuum               drops the filters in one commit, and then writes one record
+    cancel               writes one record for an index whose filters were never committed
+
+A process may therefore die at any time: each step is done completely or not at all. Segments that
+it leaves in the catalog's folder are deleted by the next `vacuum()` of the dataset.
 """
 
 from __future__ import annotations
@@ -10,14 +19,30 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
-from zonebloom.building.request import size_global_filter
-from zonebloom.spark.hyperspace.actions import Actions, ProgressOption, index_not_found
+from zonebloom.base.progress import ProgressOption, require_progress
+from zonebloom.building.builder import Builder, Engine
+from zonebloom.building.request import IndexSpec, require_encrypted_index, size_global_filter
+from zonebloom.building.segments import compact_indices, drop_indices
+from zonebloom.catalog.model import DEFAULT_KIND, RETENTION
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import (
+    CommitConflict,
+    IndexExists,
+    IndexNotFound,
+    InvalidState,
+    ZoneBloomError,
+)
+from zonebloom.facade.dataset import Dataset
+from zonebloom.facade.indices import refresh_indices
+from zonebloom.index.global_filter import GlobalFilterSize
+from zonebloom.index.kinds import index_kind
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     CACHE_SECONDS,
@@ -27,14 +52,14 @@ from zonebloom.spark.hyperspace.config import (
     require_name,
 )
 from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
-from zonebloom.spark.hyperspace.records import Record, Records
+from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.hyperspace.source import (
     STATISTICS_SCHEMA,
-    Access,
     open_managed_source,
     resolve_columns,
     statistics_rows,
 )
+from zonebloom.spark.jobs import spark_engine
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.optimizer_rule import (
@@ -62,8 +87,7 @@ def _with_camel_case_names(cls: type[IndexManager]) -> type[IndexManager]:
 
 
 @_with_camel_case_names
-@arguments.with_methods_of(Actions)
-class IndexManager(Actions):
+class IndexManager:
     """A manager of named indices over Parquet files that Spark reads.
 
     Methods also have their names in camel case, as in Hyperspace's Python API: ``createIndex`` is
@@ -110,8 +134,11 @@ class IndexManager(Actions):
     def __init__(self, spark: SparkSession, *, encryption: Encryption | None = None):
         spark_context(spark)
         self._spark = spark
-        self._access = Access(spark, encryption)
+        self._encryption = encryption
+        # The catalogs and files that queries opened.
         self._opened: LruCache[Any] = LruCache()
+        # The records that queries use: the time of reading them, their folder, and the records.
+        self._cache: tuple[float, str, list[Record]] | None = None
 
     def create_index(
         self,
@@ -142,19 +169,143 @@ class IndexManager(Actions):
             Nothing is left behind then.
         """
         arguments.require_instance(config, BFIndexConfig, "config")
-        ds, path = open_managed_source(df, index_dir, self._access)
+        ds, path = open_managed_source(df, index_dir, self._spark, self._encryption)
         ds.opened = ds.opened.in_writable_folder()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         size = size_global_filter(ds.opened, config.expected_num_items, config.fpp)
+        catalog = ds.opened.catalog
         record = Record(
             config.name,
+            state=State.ACTIVE,
+            number=self._records().latest(config.name).number,
             path=path,
             index_dir=ds.index_dir,
             columns=columns,
             expected_num_items=size.num_items,
             fpp=size.probability,
         )
-        self.create(ds, record, progress)
+        self._require_unused_names(record, catalog)
+        require_encrypted_index(ds.opened)
+        record = self._put(record)
+        build = catalog.new_segment_prefix()
+        try:
+            self._build(ds, record, progress, build)
+        except BaseException as error:
+            try:
+                drop_indices(catalog, record.indices.values(), build=build)
+                self._put(replace(record, state=State.DOESNOTEXIST))
+            except (ZoneBloomError, OSError, ValueError, Warning) as cleanup_error:
+                # Raise the first error, and only mention this one.
+                error.add_note(
+                    "what it built, or its record, may be left "
+                    f"({type(cleanup_error).__name__}: {cleanup_error}): "
+                    f"call cancel({record.name!r})"
+                )
+            raise
+
+    def refresh_index(
+        self, name: str, mode: str = "full", *, progress: ProgressOption = None
+    ) -> None:
+        """Update an index to the files as they are now.
+
+        Parameters
+        ----------
+        name : str
+        mode : {"full", "incremental", "quick"}
+            "full" rebuilds the index. "incremental" reads only files that were added or changed,
+            and removes deleted ones. "quick" reads only files that were added. Changed files stay
+            unindexed, so queries read them whole until a refresh with another mode. Changed and
+            deleted files still count for ``maxDeletedRatio``.
+        progress : bool or callable, optional
+
+        Raises
+        ------
+        InvalidArgument, IndexNotFound, InvalidState, CommitConflict, SchemaMismatch
+        NoFragments, FragmentUnreadable, EngineError
+            The index is then unchanged.
+        """
+        arguments.require_choice(mode, "mode", ("full", "incremental", "quick"))
+        require_progress(progress)
+        record = self._record(name, State.ACTIVE, "call restore_index first")
+        ds = self._records().open(record)
+        if mode == "full":
+            self._build(ds, record, progress)
+            return
+        _require_indices(record, ds.opened.version.indices, "refresh it with mode='full'")
+        refresh_indices(
+            ds.opened,
+            list(record.indices.values()),
+            layout="auto",
+            retention=RETENTION,
+            repair=False,
+            spark=self._engine(),
+            progress=progress,
+            only_appended=mode == "quick",
+        )
+
+    def optimize_index(self, name: str, mode: str = "quick") -> None:
+        """Merge the segments that refreshes added. It reads no data.
+
+        Parameters
+        ----------
+        name : str
+        mode : {"quick", "full"}
+            "quick" merges the small segments. "full" merges all segments into one, in the layout
+            that suits its size.
+
+        Raises
+        ------
+        IndexNotFound, InvalidState, CorruptIndex
+        """
+        arguments.require_choice(mode, "mode", ("quick", "full"))
+        record = self._record(name, State.ACTIVE, "call restore_index first")
+        compact_indices(
+            self._records().catalog(record),
+            list(record.indices.values()),
+            everything=mode == "full",
+        )
+
+    def delete_index(self, name: str) -> None:
+        """Stop using an index in this manager's queries, until `restore_index`.
+
+        This and the following methods raise IndexNotFound, InvalidState or CommitConflict.
+        """
+        record = self._record(name, State.ACTIVE, "it is deleted already")
+        self._put(replace(record, state=State.DELETED))
+
+    def restore_index(self, name: str) -> None:
+        """Undo `delete_index`."""
+        record = self._record(name, State.DELETED, "there is nothing to restore")
+        existing_indices = self._records().catalog(record).latest().indices
+        _require_indices(record, existing_indices, "vacuum it and create it again")
+        self._put(replace(record, state=State.ACTIVE))
+
+    def vacuum_index(self, name: str) -> None:
+        """Remove a deleted index with its filters. This cannot be undone."""
+        record = self._record(name, State.DELETED, "call delete_index first")
+        drop_indices(self._records().catalog(record), record.indices.values())
+        self._put(replace(record, state=State.DOESNOTEXIST))
+
+    def cancel(self, name: str) -> None:
+        """Remove an index whose creation never ended, for example because its process died.
+
+        Other actions need no cancelling, because an interrupted one leaves the index unchanged. If
+        the creation is still running, it fails at its end.
+
+        Raises
+        ------
+        IndexNotFound
+        InvalidState
+            If the creation has ended.
+        """
+        record = self._record(name)
+        existing_indices = self._records().catalog(record).latest(for_writing=True).indices
+        if record.state_in(existing_indices) != State.CREATING:
+            raise InvalidState(
+                f"index {name!r} is {record.state} and its creation ended, so there is none to "
+                "cancel"
+            )
+        self._put(replace(record, state=State.DOESNOTEXIST))
 
     # Statistics
 
@@ -165,9 +316,7 @@ class IndexManager(Actions):
         files. Appended and deleted files are the differences to the current files; a rewritten
         file counts as both.
         """
-        return self._spark.createDataFrame(
-            list(statistics_rows(self._records().all(), self._access)), STATISTICS_SCHEMA
-        )
+        return self._statistics(self._records().all())
 
     def index(self, name: str) -> DataFrame:
         """Return a frame with the row of one index.
@@ -176,9 +325,11 @@ class IndexManager(Actions):
         ------
         IndexNotFound
         """
-        return self._spark.createDataFrame(
-            list(statistics_rows([self._record(name)], self._access)), STATISTICS_SCHEMA
-        )
+        return self._statistics([self._record(name)])
+
+    def _statistics(self, records: list[Record]) -> DataFrame:
+        rows = list(statistics_rows(records, self._records()))
+        return self._spark.createDataFrame(rows, STATISTICS_SCHEMA)
 
     def __repr__(self) -> str:
         records = self._records()
@@ -232,16 +383,9 @@ class IndexManager(Actions):
         IndexNotFound
         """
         settings = read_settings(self._spark)
-        records = self._known_records(settings)
-        if index_name:
-            named_records = [
-                record for record in records if record.name == require_name(index_name)
-            ]
-            if not named_records:
-                raise index_not_found(index_name, records)
-            records = named_records
+        records = [self._record(index_name)] if index_name else self._cached_records(settings)
         # Use a new cache, because indices in the shared one have already issued their warnings.
-        lookup = ManagedLookup(self._access, records, settings, LruCache())
+        lookup = ManagedLookup(self._records(), records, settings, LruCache())
         return describe_pruning(df, lookup.ask)
 
     def enable(self) -> None:
@@ -264,21 +408,87 @@ class IndexManager(Actions):
     def _ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip, by the current settings and records."""
         settings = read_settings(self._spark)
-        records = self._known_records(settings)
-        return ManagedLookup(self._access, records, settings, self._opened).ask(scan)
+        records = self._cached_records(settings)
+        return ManagedLookup(self._records(), records, settings, self._opened).ask(scan)
 
     # Records
 
-    def _records(self) -> Records:
-        return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark)
-
-    def _known_records(self, settings: Mapping[str, Any]) -> list[Record]:
+    def _cached_records(self, settings: Mapping[str, Any]) -> list[Record]:
         """Return the records for queries. They are cached for the time that the conf allows."""
-        path, now = settings[SYSTEM_PATH], time.monotonic()
-        if self._cache is not None:
-            at, cached_path, records = self._cache
-            if cached_path == path and now - at < settings[CACHE_SECONDS]:
-                return records
-        records = Records(path, self._spark).all()
-        self._cache = now, path, records
-        return records
+        path, now, cache = settings[SYSTEM_PATH], time.monotonic(), self._cache
+        if cache is None or cache[1] != path or now - cache[0] >= settings[CACHE_SECONDS]:
+            self._cache = cache = now, path, self._records().all()
+        return cache[2]
+
+    def _records(self) -> Records:
+        return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark, self._encryption)
+
+    def _record(self, name: str, state: State | None = None, hint: str = "") -> Record:
+        """Return the record of an index. Raise `InvalidState` if it is in another state."""
+        record = self._records().latest(require_name(name))
+        if record.state == State.DOESNOTEXIST:
+            names = [record.name for record in self._records().all()]
+            choices_text = arguments.suggest_names(name, names, "there is:")
+            raise IndexNotFound(
+                f"there is no index {name!r}; {choices_text}; indexes() describes them"
+            )
+        if state is not None and record.state != state:
+            raise InvalidState(f"index {name!r} is {record.state}: {hint}")
+        return record
+
+    def _require_unused_names(self, new_record: Record, catalog: Catalog) -> None:
+        """Raise `IndexExists` if the manager or the catalog has an index of the same name."""
+        name, records = new_record.name, self._records()
+        record = records.latest(name)
+        if record.state != State.DOESNOTEXIST:
+            hint = ""
+            if record.state == State.DELETED:
+                hint = ", deleted: restore it or vacuum it first"
+            elif record.state_in(records.catalog(record).latest().indices) == State.CREATING:
+                hint = (
+                    f", whose build is running or was interrupted: if it was interrupted, call "
+                    f"cancel({name!r}) first"
+                )
+            raise IndexExists(f"there is an index {name!r} already{hint}; or give another name")
+        existing_indices = catalog.latest().indices
+        used_names = [used for used in new_record.indices.values() if used in existing_indices]
+        if used_names:
+            raise IndexExists(
+                f"the catalog in {catalog.folder} has an index {used_names[0]!r} already, "
+                "which is not in this manager's records: it was made by hand, or by a manager with "
+                "another system path. Give another name, or call drop_index on the dataset if "
+                "nobody uses it"
+            )
+
+    def _put(self, record: Record) -> Record:
+        self._cache = None
+        return self._records().put(record)
+
+    # Builds
+
+    def _build(
+        self, ds: Dataset, record: Record, progress: ProgressOption, new_build: str = ""
+    ) -> None:
+        """Build a new index with the given segment prefix, or rebuild one if there is none."""
+        size = GlobalFilterSize(record.expected_num_items, record.fpp)
+        parameters = index_kind(DEFAULT_KIND).check_parameters({})
+        specs = [
+            IndexSpec(name, ds.opened.column(column), parameters, size)
+            for column, name in record.indices.items()
+        ]
+        catalog = ds.opened.catalog
+        build = new_build or catalog.new_segment_prefix()
+        Builder(ds.opened).build(specs, "auto", not new_build, self._engine(), progress, build)
+        if self._records().latest(record.name).state == State.DOESNOTEXIST:
+            drop_indices(catalog, record.indices.values(), build=build)
+            raise CommitConflict(
+                f"index {record.name!r} was cancelled or vacuumed while it was built"
+            )
+
+    def _engine(self) -> Engine:
+        return spark_engine(self._spark)
+
+
+def _require_indices(record: Record, indices: Container[str], step: str) -> None:
+    if missing_names := record.missing_from(indices):
+        raise IndexNotFound(f"{', '.join(missing_names)} is not in the catalog any more; {step}")

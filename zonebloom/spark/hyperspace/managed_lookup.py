@@ -12,15 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.drift import Drift
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     HYBRID_ENABLED,
     MAX_DELETED_RATIO,
 )
-from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import Access
+from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
@@ -36,14 +34,14 @@ class ManagedLookup(IndexLookup):
 
     def __init__(
         self,
-        access: Access,
-        records: Sequence[Record],
+        records: Records,
+        chosen: Sequence[Record],
         settings: Mapping[str, Any],
         cache: LruCache[Any],
     ):
-        super().__init__(access.spark, encryption=access.encryption, cache=cache)
-        self._access = access
+        super().__init__(records.spark, encryption=records.encryption, cache=cache)
         self._records = records
+        self._chosen = chosen
         self._settings = settings
         # Why an index is refused for this query, or None if it is used, by name.
         self._refusals: dict[str, Note | None] = {}
@@ -53,7 +51,7 @@ class ManagedLookup(IndexLookup):
         if not self._settings[APPLY_ENABLED]:
             return PruningResult.keep_all(Reason.APPLY_DISABLED)
         result = super().ask(scan)
-        names = [record.name for record in self._records if _covers_roots(record, scan.roots)]
+        names = [record.name for record in self._chosen if _covers_roots(record, scan.roots)]
         refusal_notes = [note for note in map(self._refusals.get, names) if note is not None]
         # There is no warning about a deleted index, because its user deleted it on purpose.
         warned_texts = [note.text for note in refusal_notes if note.reason != Reason.NOT_ACTIVE]
@@ -64,7 +62,7 @@ class ManagedLookup(IndexLookup):
         )
 
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
-        return any(_covers_roots(record, [root]) for record in self._records)
+        return any(_covers_roots(record, [root]) for record in self._chosen)
 
     def _catalog_files(
         self,
@@ -75,13 +73,13 @@ class ManagedLookup(IndexLookup):
     ) -> Iterator[CatalogFiles]:
         """Yield the files as each catalog with usable indices knows them."""
         usable: dict[str, set[str]] = {}
-        for record in self._records:
+        for record in self._chosen:
             if not _covers_roots(record, place[:1]):
                 continue
             if record.name not in self._refusals:
                 self._refusals[record.name] = self._why_refused(record, filesystem, files)
             if self._refusals[record.name] is None:
-                folder = self._access.index_dir(record)
+                folder = self._records.catalog(record).folder
                 usable.setdefault(folder, set()).update(record.indices.values())
         for folder, names in usable.items():
             catalog = self._catalog(filesystem, folder)
@@ -99,7 +97,7 @@ class ManagedLookup(IndexLookup):
 
         if record.state != State.ACTIVE:
             return refusal(Reason.NOT_ACTIVE, f"it is {record.state}")
-        index_dir = self._access.index_dir(record)
+        index_dir = self._records.catalog(record).folder
         version = self._catalog(filesystem, index_dir).latest()
         if version.locked_reason:
             return refusal(Reason.DATA_UNREADABLE, version.locked_reason)
@@ -109,35 +107,26 @@ class ManagedLookup(IndexLookup):
         try:
             # The drift stays the same while Spark's listing and the catalog version do.
             drift = self._cached(
-                ("drift", record),
-                (version, files),
-                lambda: self._access.drift(self._access.recorded_dataset(record), record),
+                ("drift", record), (version, files), lambda: self._records.drift(record)
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refusal(Reason.DATA_UNREADABLE, str(error))
-        exceeded_limit = self._exceeded_limit(drift)
-        if exceeded_limit is None:
-            return None
-        reason, text = exceeded_limit
         mode = "incremental" if drift.deleted else "quick"
-        return refusal(reason, f"{text}; call refresh_index({record.name!r}, mode={mode!r})")
-
-    def _exceeded_limit(self, drift: Drift) -> tuple[Reason, str] | None:
-        """Return which limit the changes exceed, or None.
-
-        Appended files alone exceed none, because the index still excludes as many of the others.
-        """
+        advice = f"call refresh_index({record.name!r}, mode={mode!r})"
         if not self._settings[HYBRID_ENABLED] and (drift.appended or drift.deleted):
-            return Reason.HYBRID_SCAN_DISABLED, (
+            return refusal(
+                Reason.HYBRID_SCAN_DISABLED,
                 f"{len(drift.appended):,} files were appended and {len(drift.deleted):,} deleted "
-                f"since, and {HYBRID_ENABLED} is false"
+                f"since, and {HYBRID_ENABLED} is false; {advice}",
             )
+        # Appended files alone exceed no limit: the index still excludes as many of the others.
         ratio = sum(drift.deleted) / max(sum(drift.indexed), 1)
         limit = self._settings[MAX_DELETED_RATIO]
         if ratio > limit:
-            return Reason.TOO_MUCH_DELETED, (
+            return refusal(
+                Reason.TOO_MUCH_DELETED,
                 f"{len(drift.deleted):,} files, {ratio:.0%} of the bytes, were deleted or "
-                f"changed, {MAX_DELETED_RATIO} is {limit}"
+                f"changed, {MAX_DELETED_RATIO} is {limit}; {advice}",
             )
         return None
 

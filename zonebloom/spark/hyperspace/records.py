@@ -17,10 +17,16 @@ from urllib.parse import quote, unquote
 
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.drift import Drift, measure_drift
+from zonebloom.catalog.place import current_index_folder
+from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import VersionLog, encode_document, from_json
 from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument, SourceError
+from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.session_settings import open_path
+from zonebloom.storage.encryption import Encryption
 
 
 class State(StrEnum):
@@ -53,16 +59,25 @@ class Record:
         """Return the names of the indices in the catalog of the data, by column."""
         return {column: f"{self.name}.{column}" for column in self.columns}
 
+    def state_in(self, indices: Container[str]) -> State:
+        """Return the state, which is CREATING while a catalog has none of its indices."""
+        is_built = any(name in indices for name in self.indices.values())
+        return State.CREATING if self.state == State.ACTIVE and not is_built else self.state
+
     def missing_from(self, indices: Container[str]) -> list[str]:
         """Return the names of its indices that a catalog lacks."""
         return [name for name in self.indices.values() if name not in indices]
 
 
 class Records:
-    """The records in a system folder, which may not exist yet."""
+    """The records in a system folder, which may not exist yet, and access to their indices."""
 
-    def __init__(self, path: str, spark: Any = None):
+    def __init__(self, path: str, spark: Any = None, encryption: Encryption | None = None):
         self.path = path
+        self.spark = spark
+        self.encryption = encryption
+        # Data with several indices is opened only once.
+        self._datasets: dict[tuple[str, str], Dataset] = {}
         try:
             self._filesystem, self._folder = open_path(spark, path)
         except SourceError as error:
@@ -114,6 +129,25 @@ class Records:
                 f"index({record.name!r}) and try again"
             )
         return record
+
+    def catalog(self, record: Record) -> Catalog:
+        """Return the catalog of an index, which may have moved, also if its data is gone."""
+        filesystem, root = open_path(self.spark, record.path)
+        folder = current_index_folder(filesystem, root, record.index_dir)
+        return Catalog(filesystem, folder, self.encryption)
+
+    def open(self, record: Record) -> Dataset:
+        """Return the data of an index with all its indices, as they are now."""
+        folder = self.catalog(record).folder
+        return open_dataset(record.path, self.spark, folder, self.encryption)
+
+    def drift(self, record: Record) -> Drift:
+        """Return how the files of the data changed since an index was built."""
+        place = record.path, record.index_dir
+        if place not in self._datasets:
+            self._datasets[place] = self.open(record)
+        opened = self._datasets[place].opened
+        return measure_drift(opened.version, record.indices.values(), opened.look().fragments)
 
     def _log(self, name: str) -> VersionLog:
         folder = f"{self._folder.rstrip('/')}/{quote(name, safe='')}"

@@ -8,55 +8,25 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import DataFrame
 
-from zonebloom.catalog.drift import Drift, measure_drift
-from zonebloom.catalog.place import current_index_folder
-from zonebloom.catalog.store import Catalog
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
-from zonebloom.spark.hyperspace.records import Record, State
+from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import file_relation, scala_items
-from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.versions import input_files, is_classic, query_execution
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
 
-class Access(NamedTuple):
-    """The session (False without Spark) and the encryption keys that open data and indices."""
-
-    spark: Any = False
-    encryption: Encryption | None = None
-
-    def dataset(self, path: str, index_dir: str | None) -> Dataset:
-        """Return the files at a path with their indices, as they are now."""
-        return open_dataset(path, self.spark, index_dir, self.encryption)
-
-    def recorded_dataset(self, record: Record) -> Dataset:
-        return self.dataset(record.path, self.index_dir(record))
-
-    def index_dir(self, record: Record) -> str:
-        """Return the current folder of an index, which may have moved after its creation."""
-        filesystem, root = open_path(self.spark, record.path)
-        return current_index_folder(filesystem, root, record.index_dir)
-
-    def drift(self, ds: Dataset, record: Record) -> Drift:
-        """Return how the files of a dataset changed since an index was built."""
-        version, present = ds.opened.version, ds.opened.look().fragments
-        return measure_drift(version, record.indices.values(), present)
-
-    def catalog(self, record: Record) -> Catalog:
-        """Return the catalog of an index, also if its data no longer exists."""
-        filesystem, _ = open_path(self.spark, record.path)
-        return Catalog(filesystem, self.index_dir(record), self.encryption)
-
-
 def open_managed_source(
-    source: DataFrame | str | os.PathLike[str], index_dir: str | None, access: Access
+    source: DataFrame | str | os.PathLike[str],
+    index_dir: str | None,
+    spark: Any,
+    encryption: Encryption | None,
 ) -> tuple[Dataset, str]:
     """Open the files of a DataFrame or a path as a dataset. Return it with a path to reopen it."""
     if isinstance(source, str | os.PathLike):
@@ -68,7 +38,7 @@ def open_managed_source(
                 f"{path} contains credentials, which would be stored in the record; set "
                 "fs.s3a.access.key and the like in the session"
             )
-        return access.dataset(path, index_dir), path
+        return open_dataset(path, spark, index_dir, encryption), path
     roots = _root_paths(source)
     files = {plain_path(file, encoded=True) for file in input_files(source)}
     if not files:
@@ -76,7 +46,7 @@ def open_managed_source(
     dataset_text = ""
     folders = roots if len(roots) == 1 else list({posixpath.dirname(file) for file in files})
     if len(folders) == 1:
-        ds = access.dataset(folders[0], index_dir)
+        ds = open_dataset(folders[0], spark, index_dir, encryption)
         if set(map(_path_in_filesystem, ds.files)) == set(map(_path_in_filesystem, files)):
             return ds, folders[0]
         dataset_text = f" of the {len(ds.files):,} in {folders[0]}"
@@ -121,7 +91,6 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
 
 # Statistics, with Hyperspace's names
 
-KIND = "BloomFilter"
 STATISTICS_SCHEMA = (
     "name string, indexedColumns array<string>, indexLocation string, state string, kind string, "
     "numIndexFiles bigint, sizeIndexFiles bigint, numSourceFiles bigint, sizeSourceFiles bigint, "
@@ -132,37 +101,31 @@ STATISTICS_SCHEMA = (
 )
 
 
-def statistics_rows(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
+def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
-    # Datasets with several indices are opened only once.
-    datasets: dict[tuple[str, str], Dataset | str] = {}
-    for record in records:
-        catalog = access.catalog(record)
+    for record in chosen:
+        catalog = records.catalog(record)
         latest = catalog.latest()
         entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
         files = catalog.referenced_files(
             latest.with_indices({entry.name: entry for entry in entries})
         )
-        place = record.path, record.index_dir
-        if place not in datasets:
-            try:
-                datasets[place] = access.recorded_dataset(record)
-            except (ZoneBloomError, OSError) as error:
-                datasets[place] = f"the data cannot be read: {error}"
-        opened, state = datasets[place], record.state
+        state, message = record.state, ""
         changes: tuple[int | None, ...] = (None,) * 6
-        if isinstance(opened, Dataset):
-            drift = access.drift(opened, record)
+        try:
+            drift = records.drift(record)
+        except (ZoneBloomError, OSError) as error:
+            message = f"the data cannot be read: {error}"
+        else:
             parts = drift.indexed, drift.appended, drift.deleted
             changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
-            if not entries and state == State.ACTIVE:
-                state = State.CREATING
+            state = record.state_in(latest.indices)
         yield (
-            *(record.name, list(record.columns), catalog.folder, str(state), KIND),
+            *(record.name, list(record.columns), catalog.folder, str(state), "BloomFilter"),
             *(len(files), sum(files.values()), *changes, sorted(files)),
             *(record.path, record.expected_num_items, record.fpp),
             sum(segment.num_zones for entry in entries for segment in entry.segments),
             sum(e.global_filter.num_bytes for e in entries if e.global_filter is not None),
             min((entry.created_at for entry in entries), default=None),
-            opened if isinstance(opened, str) else "",
+            message,
         )

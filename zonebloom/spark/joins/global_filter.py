@@ -22,8 +22,8 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import unknown_column_text
+from zonebloom.scan.column_case import require_exact_names
 from zonebloom.sources.column_batches import columns_reader
-from zonebloom.spark.column_case import require_exact_names
 from zonebloom.spark.joins.cost import require_selective
 from zonebloom.spark.joins.key_origin import require_stored_column
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, key_mismatch_reason

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from zonebloom.errors import SchemaMismatch
 from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates.catalyst import opaque_reason
-from zonebloom.spark.column_case import require_visible
+from zonebloom.scan.column_case import require_visible
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.relation import class_name, file_relation, node_name, scala_items
 from zonebloom.spark.versions import from_jvm, input_files, is_classic, query_execution
@@ -52,7 +52,8 @@ def require_stored_column(
     the files store it.
     """
     try:
-        require_visible(dataset, find_column(dataset.schema.names, key) or key)
+        column_name = find_column(dataset.schema.names, key) or key
+        require_visible(dataset.opened, (column_name,))
     except SchemaMismatch as error:
         raise RuleNotUsed(str(error)) from None
     is_plan_known = is_classic(frame.sparkSession)

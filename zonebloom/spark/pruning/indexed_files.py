@@ -21,17 +21,17 @@ from zonebloom.catalog.fragment_table import fragment_table
 from zonebloom.catalog.listed_coverage import KnownFiles, ListedCoverage, coverage_of_states
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
+from zonebloom.predicates.spark_calendar import without_rebased_literals
+from zonebloom.scan.column_case import files_with_other_case
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.search import NoIndex
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.discovery import source_of_files
 from zonebloom.sources.source import Source, is_plain_parquet
-from zonebloom.spark.column_case import files_with_other_case
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
-from zonebloom.spark.rebase import without_rebased_literals
 from zonebloom.storage.file_states import look_at_files
 from zonebloom.storage.files import is_local
 

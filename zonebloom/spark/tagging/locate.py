@@ -26,7 +26,9 @@ from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import Constant, Predicate
+from zonebloom.predicates.spark_calendar import may_be_rebased, without_rebased_literals
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
     NumberedPlan,
@@ -43,15 +45,14 @@ from zonebloom.scan.key_summary import (
 )
 from zonebloom.scan.key_values import normalized_values
 from zonebloom.scan.plan import FragmentPlan
+from zonebloom.scan.tasks import split_into_partitions
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.memory import TableSource
-from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import map_batches, task_frame
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.pieces import TaskReader, combine_batches, split_into_partitions
-from zonebloom.spark.rebase import may_be_rebased, without_rebased_literals
 from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.tagging.keys import FRAGMENT_ID, PATH, ROW_OFFSET, KeyFrameColumns
+from zonebloom.spark.task_reader import TaskReader, combine_batches
 from zonebloom.spark.types import cast_for_spark
 from zonebloom.spark.versions import arrow_schema, arrow_table, frame_of_arrow
 from zonebloom.storage.files import is_local
@@ -222,7 +223,7 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
         name for name in columns.names if (name,) in indexed_paths and name not in unusable_columns
     ]
     for name in usable_names if files.ignores_case else ():
-        require_visible(ds, name)
+        require_visible(ds.opened, (name,))
     return usable_names
 
 
@@ -308,7 +309,11 @@ def _partitions(
 ) -> list[list[_PlanWithId]]:
     """Split fragment plans into Spark tasks of about equal bytes."""
     ids = {plan.fragment.path: fragment_id for fragment_id, plan in plans}
+    fragment_plans = [plan for _, plan in plans]
+    partitions = split_into_partitions(
+        reader.source, fragment_plans, reader.needed_columns, num_tasks
+    )
     return [
         [(ids[task.plan.fragment.path], task.plan) for task in scan_tasks]
-        for scan_tasks in split_into_partitions(reader, [plan for _, plan in plans], num_tasks)
+        for scan_tasks in partitions
     ]

@@ -1,4 +1,4 @@
-"""Detect files that spell a column name in another case.
+"""Detect files that spell a column name in another case, for engines that ignore the case.
 
 Spark reads such a column, but PyArrow does not find it. The index then holds nulls for it, and
 must not be used.
@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import SchemaMismatch
-from zonebloom.facade.dataset import Dataset
 from zonebloom.index.fit import find_misfit
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.snapshot import Snapshot
-from zonebloom.values.columns import column_path, find_leaf_type, matching_names
+from zonebloom.values.columns import find_leaf_type, matching_names
 
 
 def _other_name(stored_schema: Any, path: Sequence[str]) -> str | None:
@@ -55,15 +55,14 @@ def _other_case_text(path: str, column: str, other: str) -> str:
     )
 
 
-def require_visible(dataset: Dataset, column: str) -> None:
+def require_visible(opened: OpenedDataset, path: Sequence[str]) -> None:
     """Raise `SchemaMismatch` if a file has values of a column for which the index has only nulls.
 
     Unreadable files are ignored here; the scan raises an error for them.
     """
-    path = column_path(dataset.schema, column)
-    for file, name in files_with_other_case(dataset.opened.look(), path):
+    for file, name in files_with_other_case(opened.look(), path):
         if name is not None:
-            raise SchemaMismatch(_other_case_text(file.fragment.path, column, name))
+            raise SchemaMismatch(_other_case_text(file.fragment.path, ".".join(path), name))
 
 
 def files_with_other_case(
