@@ -203,7 +203,7 @@ def sessions(spark, tables: Path):
     )
 
 
-@pytest.mark.parametrize("adaptive", [True, False], ids=["AQE", "without AQE"])
+@pytest.mark.parametrize("adaptive", [True, False], ids=["AQE on", "AQE off"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_query_with_enable(versus, sessions, name: str, adaptive: bool):
     """Run a query again and again in both sessions. The rows must be the same."""

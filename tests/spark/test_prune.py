@@ -1275,3 +1275,78 @@ def test_a_stream_reads_new_files(spark, lake, folder):
 
 def plan_text(frame):
     return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def write_days(root, days: range) -> None:
+    """Write a folder for each day, whose file holds 10 ids that are in no other."""
+    for day in days:
+        (root / f"d{day:03}").mkdir(parents=True)
+        ids = pa.array(range(day * 10, day * 10 + 10), pa.int64())
+        pq.write_table(pa.table({"id": ids}), root / f"d{day:03}" / "0.parquet")
+
+
+def count_searches(monkeypatch) -> list[bool]:
+    """Return a list that grows with each request to an index."""
+    searches, ask = [], CatalogFiles.ask
+    replace_function(
+        monkeypatch, CatalogFiles, "ask", lambda *args: searches.append(True) or ask(*args)
+    )
+    return searches
+
+
+def test_a_glob_of_many_folders_asks_their_index_once(spark, tmp_path, monkeypatch):
+    root = tmp_path / "rows"
+    write_days(root, range(80))
+    zb.dataset(str(root)).create_scalar_index("id", spark=False)
+    searches = count_searches(monkeypatch)
+    frame = zs.prune(spark.read.parquet(f"{root}/*"))
+    for id_ in (405, 31, 10**6):
+        searches.clear()
+        result = frame.where(f"id = {id_}")
+        assert [row.id for row in result.collect()] == [id_] * (id_ < 800)
+        assert len(searches) == 1
+        assert zs.last_scans(result).relations[0].kept_files == (id_ < 800)
+    # A file that the index does not know is read.
+    write_days(root, range(80, 81))
+    with pytest.warns(StaleIndexWarning):
+        assert zs.prune(spark.read.parquet(f"{root}/*")).where("id = 805").count() == 1
+
+
+def test_folders_of_a_glob_with_an_index_of_their_own_are_asked_it(spark, tmp_path):
+    root = tmp_path / "rows"
+    write_days(root, range(6))
+    zb.dataset(str(root / "d001")).create_scalar_index("id", spark=False)
+    zb.dataset(str(root / "d004")).create_scalar_index("id", spark=False)
+    result = zs.prune(spark.read.parquet(f"{root}/*")).where("id = 11")
+    assert [row.id for row in result.collect()] == [11]
+    # Four folders have no index.
+    assert zs.last_scans(result).relations[0].kept_files == 5
+    zb.dataset(str(root)).create_scalar_index("id", spark=False)
+    result = zs.prune(spark.read.parquet(f"{root}/*")).where("id = 11")
+    assert [row.id for row in result.collect()] == [11]
+    assert zs.last_scans(result).relations[0].kept_files == 1
+
+
+def test_folders_of_several_datasets_are_not_mixed(spark, tmp_path):
+    for name, days in (("one", range(3)), ("two", range(3, 6))):
+        write_days(tmp_path / name, days)
+        zb.dataset(str(tmp_path / name)).create_scalar_index("id", spark=False)
+    write_days(tmp_path / "three", range(6, 9))
+    frame = zs.prune(spark.read.parquet(*(f"{tmp_path}/{n}/*" for n in ("one", "two", "three"))))
+    for id_, kept in ((11, 4), (41, 4), (71, 3)):
+        result = frame.where(f"id = {id_}")
+        assert [row.id for row in result.collect()] == [id_]
+        assert zs.last_scans(result).relations[0].kept_files == kept
+
+
+def test_one_index_dir_serves_folders_of_several_datasets(spark, tmp_path):
+    index_dir = str(tmp_path / "indices")
+    for name, days in (("one", range(3)), ("two", range(3, 6))):
+        write_days(tmp_path / name, days)
+        ds = zb.dataset(str(tmp_path / name), index_dir=index_dir)
+        ds.create_scalar_index("id", name=f"{name}_idx", spark=False)
+    paths = [f"{tmp_path}/{name}/*" for name in ("one", "two")]
+    frame = zs.prune(spark.read.parquet(*paths), index_dir=index_dir)
+    for id_ in (11, 41):
+        result = frame.where(f"id = {id_}")
+        assert [row.id for row in result.collect()] == [id_]

@@ -64,6 +64,10 @@ class ManagedLookup(IndexLookup):
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
         return any(_covers_roots(record, [root]) for record in self._chosen)
 
+    def _merged_roots(self, roots: Sequence[str]) -> list[str]:
+        # Each root has its own records.
+        return list(roots)
+
     def _catalog_files(
         self,
         place: tuple[str, str],

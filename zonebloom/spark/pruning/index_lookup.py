@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import is_
@@ -36,7 +36,7 @@ from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.paths import folders_above, plain_path
+from zonebloom.storage.paths import folders_above, plain_path, split_path
 
 CachedType = TypeVar("CachedType")
 
@@ -73,8 +73,7 @@ class IndexLookup:
                 text = f"no index on {', '.join(sorted(scan.columns))}"
                 results = [PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)]
             else:
-                files = scan.files
-                groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
+                groups = self._files_by_root(scan.files, roots)
                 results = [self._ask_root(root, files_below, scan) for root, files_below in groups]
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
@@ -85,6 +84,45 @@ class IndexLookup:
         return merge_results(
             [*results, PruningResult(notes=tuple(damage), warnings=tuple(by_text.values()))]
         )
+
+    def _files_by_root(
+        self, files: ListedFiles, roots: Sequence[str]
+    ) -> list[tuple[str, ListedFiles]]:
+        """Return the files below each root, or below each folder in place of several roots."""
+        groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
+        folders = self._merged_roots([root for root, _ in groups])
+        if len(folders) == len(groups):
+            return groups
+        return self._cached(tuple(folders), (files,), lambda: files.by_root(folders))
+
+    def _merged_roots(self, roots: Sequence[str]) -> list[str]:
+        """Return the roots, with one folder in place of those whose files only one index knows.
+
+        A glob of many folders is then asked about at once.
+        """
+        groups: dict[Any, list[str]] = {}
+        found: dict[Any, str | None] = {}
+        for root in roots if len(roots) > 1 else ():
+            filesystem, folders = self._place(root, found)
+            key = (filesystem, *folders) if len(folders) == 1 else root
+            groups.setdefault(key, []).append(root)
+        merged: list[str] = []
+        for key, group in groups.items():
+            # It compares lists item by item.
+            common_names = os.path.commonprefix([root.split("/") for root in group])  # noqa: RUF071
+            common_folder = "/".join(common_names)
+            filesystem, folders = self._place(common_folder, found)
+            is_same_place = (filesystem, *folders) == key and split_path(common_folder)[1]
+            merged += [common_folder] if is_same_place else group
+        return merged or list(roots)
+
+    def _place(self, root: str, found: dict[Any, str | None]) -> tuple[str, list[str]]:
+        """Return the kind of file system of a root, and the folders of indices that may know it."""
+        try:
+            filesystem, base = open_path(self._spark, root)
+            return filesystem.type_name, self._index_folders(filesystem, base, found)
+        except (ZoneBloomError, OSError, pa.ArrowException):
+            return "", []
 
     def missing_dirs(self) -> Iterator[IndexNotUsedWarning]:
         """Yield a warning for each index_dir without an index, because its path may be wrong."""
@@ -124,22 +162,32 @@ class IndexLookup:
         except (ZoneBloomError, OSError, pa.ArrowException):
             return True
 
-    def _index_folders(self, filesystem: pafs.FileSystem, base: str) -> list[str]:
-        """Return the folders of indices that may know files below a path, the nearest first."""
-        folders = [*self._given_folders(filesystem), *self._folders_above(filesystem, base)]
+    def _index_folders(
+        self, filesystem: pafs.FileSystem, base: str, found: dict[Any, str | None] | None = None
+    ) -> list[str]:
+        """Return the folders of indices that may know files below a path, the nearest first.
+
+        ``found`` keeps what is found at each folder, for paths that have folders in common.
+        """
+        found = {} if found is None else found
+        folders = list(self._given_folders(filesystem))
+        for root in folders_above(base):
+            key = filesystem.type_name, root
+            if key not in found:
+                found[key] = self._folder_at(filesystem, root)
+            folders += filter(None, [found[key]])
         return list(dict.fromkeys(folders))
 
-    def _folders_above(self, filesystem: pafs.FileSystem, path: str) -> Iterator[str]:
-        """Yield the folders of indices at a path and above it, the nearest first."""
-        for root in folders_above(path):
-            places = default_index_folders(filesystem, root)
-            cached_catalogs = filter(None, map(self._cache.get, places))
-            # If an index was deleted after it was read, its catalog warns about that.
-            deleted_places = (catalog.folder for catalog in cached_catalogs if catalog.was_read)
-            folder = find_index_folder(filesystem, root, encryption=self.encryption)
-            folder = folder or next(deleted_places, None)
-            if folder is not None:
-                yield folder
+    def _folder_at(self, filesystem: pafs.FileSystem, root: str) -> str | None:
+        """Return the folder of the index of a data folder, or None if there is none."""
+        folder = find_index_folder(filesystem, root, encryption=self.encryption)
+        if folder is not None:
+            return folder
+        cached_catalogs = filter(
+            None, map(self._cache.get, default_index_folders(filesystem, root))
+        )
+        # If an index was deleted after it was read, its catalog warns about that.
+        return next((catalog.folder for catalog in cached_catalogs if catalog.was_read), None)
 
     def _given_folders(self, filesystem: pafs.FileSystem) -> Iterator[str]:
         for index_dir in self._index_dirs:
