@@ -341,7 +341,8 @@ def count_read_bytes(ds: zb.Dataset, condition: pc.Expression) -> int:
 
 
 def test_valid_statistics_still_skip_row_groups(tmp_path: Path) -> None:
-    rows = 40_000
+    # PyArrow sometimes reads the footer again, which takes 64 KiB.
+    rows = 80_000
     rng = np.random.default_rng(1)
     all_rows = pa.table(
         {
@@ -350,16 +351,16 @@ def test_valid_statistics_still_skip_row_groups(tmp_path: Path) -> None:
             "other": rng.random(rows),
         }
     )
-    pq.write_table(all_rows, tmp_path / "data.parquet", row_group_size=2_000)
+    pq.write_table(all_rows, tmp_path / "data.parquet", row_group_size=4_000)
     ds = zb.dataset(tmp_path)
     f, n, other = pc.field("f"), pc.field("n"), pc.field("other")
     all_bytes = count_read_bytes(ds, other != 2)
     for condition in (
         f == 7,
         f < 100,
-        (f >= 39_000) & (f != 39_500),
+        (f >= rows - 1_000) & (f != rows - 500),
         f.isin([7.0, 8.0]),
-        (f < 5) | (f > 39_990),
+        (f < 5) | (f > rows - 10),
         (n < 100) & (other != 2),
         (n == 7) & ~(other > 2),
         (n < 100) & pc.is_finite(other),
