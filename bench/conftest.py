@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from bench.data import uuids
+from bench.data import DATA_FOLDER, uuids
 from bench.sections import BENCHMARKS, write_section
 from bench.tables import time_text
 from zonebloom.cli.engines import spark_session
@@ -48,10 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def lake(request: pytest.FixtureRequest) -> Path:
     """Write four Parquet files: random int64 id, 36-byte uuid string, float64, int64."""
     rows = request.config.getoption("--rows")
-    folder = Path(tempfile.gettempdir()) / f"zonebloom-bench-{rows}"
+    folder = DATA_FOLDER / f"lake-{rows}"
     marker = folder / "_done"
     if not marker.exists():
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         random = np.random.default_rng(1)
         for number in range(_FILES):
             pq.write_table(

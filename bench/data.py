@@ -28,6 +28,9 @@ import pyarrow.parquet as pq
 from bench.layouts import RECOMMENDED, RECOMMENDED_OPTIONS, TPCHGEN, WRITERS
 
 ZONE_ROWS = 8192
+# Indices lie beside the data sets, and zonebloom puts none into a folder that all users may write
+# to, so the data sets have a folder of their own.
+DATA_FOLDER = Path(tempfile.gettempdir()) / "zonebloom-bench"
 LONG_KEYS = "text, 200 bytes"
 FEW_DISTINCT = "text, 1,000 distinct"
 _FILES = 4
@@ -397,7 +400,7 @@ def _data_set(
     layout: str = RECOMMENDED,
     root: Path | None = None,
 ) -> DataSet:
-    folder = (root or Path(tempfile.gettempdir()) / "zonebloom-bench") / slug
+    folder = (root or DATA_FOLDER) / slug
     return DataSet(name, folder, column, row_id, layout, layout)
 
 

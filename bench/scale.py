@@ -9,7 +9,6 @@ layouts of filters contain the same bits. `bench.scale_build` writes a file, and
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.cold import drop_from_cache
+from bench.data import DATA_FOLDER
 from bench.processes import run_module
 
 # 20 M rows is what `pytest bench` uses.
@@ -150,7 +150,7 @@ def make(rows: int, root: Path | None = None) -> list[Index]:
     root : Path, optional
         By default a folder in the temporary folder of the system.
     """
-    folder = (root or Path(tempfile.gettempdir()) / "zonebloom-bench") / f"scale-{rows}"
+    folder = (root or DATA_FOLDER) / f"scale-{rows}"
     manifest = folder / _MANIFEST
     if manifest.exists():
         records = json.loads(manifest.read_text(encoding="utf-8"))

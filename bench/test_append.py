@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 import zonebloom as zb
 from bench.competitors import folder_bytes
 from bench.conftest import NOTES
+from bench.data import DATA_FOLDER
 
 # A stream writes many small files, and a job writes fewer large ones. The numbers are the files,
 # the rows of each, and the files that each round adds.
@@ -39,9 +39,9 @@ def table(rows: int, seed: int) -> pa.Table:
 @pytest.fixture(scope="session", params=_SHAPES)
 def many_files(request: pytest.FixtureRequest) -> tuple[str, Path]:
     files, rows, _ = _SHAPES[request.param]
-    folder = Path(tempfile.gettempdir()) / f"zonebloom-bench-files-{files}-{rows}"
+    folder = DATA_FOLDER / f"files-{files}-{rows}"
     if not (folder / "_done").exists():
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for number in range(files):
             pq.write_table(table(rows, number), folder / f"part-{number:05d}.parquet")
         (folder / "_done").touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from bench.data import DATA_FOLDER
 
 _NUM_SMALL_FILES = 10_000
 
@@ -66,9 +66,9 @@ def test_build_in_process(versus, lake, lance_lake, tmp_path, column):
 @pytest.fixture(scope="session")
 def small_files() -> Path:
     """Write 10,000 files of 200 rows: int64 id, float64, int64."""
-    folder = Path(tempfile.gettempdir()) / "zonebloom-bench-small-files"
+    folder = DATA_FOLDER / "small-files"
     if not (folder / "_done").exists():
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         random = np.random.default_rng(2)
         for number in range(_NUM_SMALL_FILES):
             columns = {

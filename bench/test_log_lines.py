@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import itertools
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 
 import zonebloom as zb
 from bench.conftest import NOTES
+from bench.data import DATA_FOLDER
 from zonebloom.base.text import bytes_text
 
 _DAYS = 20
@@ -72,7 +72,7 @@ def _day(number: int, rows: int) -> pa.Table:
 @pytest.fixture(scope="module")
 def log_lake(request: pytest.FixtureRequest) -> Path:
     rows = request.config.getoption("--rows")
-    folder = Path(tempfile.gettempdir()) / f"zonebloom-bench-log-{rows}" / "log"
+    folder = DATA_FOLDER / f"log-{rows}" / "log"
     if not (folder / "_done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         for number in range(_DAYS):

@@ -85,7 +85,7 @@ def test_slice_and_seal(versus, filters):
 def test_one_key_kernel(versus, filters, table):
     """Look up one key in 20 M rows: read eight rows of bits from the page cache, verify, AND."""
     keys = iter(RANDOM.integers(0, 2**63, 100_000).tolist())
-    table._places_by_kernel(np.uint64(1))
+    table._positions_by_kernel(np.uint64(1))
     scratch = table._scratch
 
     def search():

@@ -19,7 +19,7 @@ import zonebloom.spark as zs
 from bench.conftest import NOTES
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.spark.pruning.index_lookup import IndexLookup
-from zonebloom.spark.pruning.optimizer_rule import _Chooser, jvm_plans
+from zonebloom.spark.pruning.optimizer_rule import FileChooser, jvm_plans
 from zonebloom.spark.session_state import SessionState
 from zonebloom.spark.versions import query_execution
 
@@ -152,7 +152,7 @@ def test_choose_among_many_files(versus, spark, many_files, is_first):
     assert len(paths) == MANY_FILES
 
     def new_chooser():
-        return _Chooser(IndexLookup(spark).ask, SessionState())
+        return FileChooser(IndexLookup(spark).ask, SessionState())
 
     def choose(chooser):
         description = json.loads(chooser.apply(java_scan.request(), java_scan))

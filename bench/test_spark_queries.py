@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from spark_data import settings
 import zonebloom as zb
 import zonebloom.spark as zs
 from bench.conftest import NOTES
+from bench.data import DATA_FOLDER
 
 _LINEITEM_ROWS = 6_000_000
 _PARTS = {"lineitem": 8, "orders": 4, "partsupp": 2}
@@ -173,7 +173,7 @@ def tables(request: pytest.FixtureRequest) -> Path:
     program = shutil.which("tpchgen-cli", path=sysconfig.get_path("scripts"))
     assert program is not None
     scale = request.config.getoption("--rows") / _LINEITEM_ROWS
-    folder = Path(tempfile.gettempdir()) / f"zonebloom-bench-tpch-{scale:.3g}" / "tables"
+    folder = DATA_FOLDER / f"tpch-{scale:.3g}" / "tables"
     if not (folder / "_done").exists():
         for name, columns in _INDEXED.items():
             options = [f"-s={scale:.3g}", f"--tables={name}", f"--output-dir={folder}"]

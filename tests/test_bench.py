@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import astuple, replace
 
@@ -55,6 +56,11 @@ def measured_report(root):
         results += measure(instances, data_set, Questions.of(data_set, TINY), TINY)
     scale_results = scale.run(root=root, sizes=(20_000,))
     return report.Report(results, scale_results, missing, loads=[1.0, 2.0])
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("bench/*.py")), ids=lambda path: path.stem)
+def test_modules_import_names_that_exist(path):
+    importlib.import_module(f"bench.{path.stem}")
 
 
 def test_all_competitors_are_available_or_reported_as_missing():
