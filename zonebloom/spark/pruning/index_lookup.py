@@ -40,6 +40,8 @@ from zonebloom.storage.paths import folders_above, plain_path, split_path
 
 CachedType = TypeVar("CachedType")
 
+# The folder of the index of each folder, None if it has none. A request looks at each only once.
+Found = dict[tuple[str, str], str | None]
 # One or more folders of indices.
 IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 
@@ -64,17 +66,17 @@ class IndexLookup:
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip. Files are listed only if they may have an index."""
-        roots = scan.roots
+        roots, found = scan.roots, Found()
         with collected_warnings() as issued_warnings:
-            if not any(map(self._may_know, roots)):
+            if not any(self._may_know(root, found) for root in roots):
                 text = f"there is no index in {roots[0]} or above" if roots else ""
                 results = [PruningResult.keep_all(Reason.NO_INDEX, text)] if roots else []
-            elif len(roots) == 1 and not self._may_know(roots[0], scan.columns):
+            elif len(roots) == 1 and not self._may_know(roots[0], found, scan.columns):
                 text = f"no index on {', '.join(sorted(scan.columns))}"
                 results = [PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)]
             else:
-                groups = self._files_by_root(scan.files, roots)
-                results = [self._ask_root(root, files_below, scan) for root, files_below in groups]
+                groups = self._files_by_root(scan.files, roots, found)
+                results = [self._ask_root(root, files, scan, found) for root, files in groups]
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
@@ -86,22 +88,21 @@ class IndexLookup:
         )
 
     def _files_by_root(
-        self, files: ListedFiles, roots: Sequence[str]
+        self, files: ListedFiles, roots: Sequence[str], found: Found
     ) -> list[tuple[str, ListedFiles]]:
         """Return the files below each root, or below each folder in place of several roots."""
         groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
-        folders = self._merged_roots([root for root, _ in groups])
+        folders = self._merged_roots([root for root, _ in groups], found)
         if len(folders) == len(groups):
             return groups
         return self._cached(tuple(folders), (files,), lambda: files.by_root(folders))
 
-    def _merged_roots(self, roots: Sequence[str]) -> list[str]:
+    def _merged_roots(self, roots: Sequence[str], found: Found) -> list[str]:
         """Return the roots, with one folder in place of those whose files only one index knows.
 
         A glob of many folders is then asked about at once.
         """
         groups: dict[Any, list[str]] = {}
-        found: dict[Any, str | None] = {}
         for root in roots if len(roots) > 1 else ():
             filesystem, folders = self._place(root, found)
             key = (filesystem, *folders) if len(folders) == 1 else root
@@ -116,7 +117,7 @@ class IndexLookup:
             merged += [common_folder] if is_same_place else group
         return merged or list(roots)
 
-    def _place(self, root: str, found: dict[Any, str | None]) -> tuple[str, list[str]]:
+    def _place(self, root: str, found: Found) -> tuple[str, list[str]]:
         """Return the kind of file system of a root, and the folders of indices that may know it."""
         try:
             filesystem, base = open_path(self._spark, root)
@@ -145,14 +146,14 @@ class IndexLookup:
         An index_dir does not tell its data folder, so the path stands for it. Raises `SourceError`.
         """
         filesystem, base = open_path(self._spark, path)
-        for folder in self._index_folders(filesystem, base):
+        for folder in self._index_folders(filesystem, base, Found()):
             yield filesystem, root_of_index(filesystem, base, folder) or base, folder
 
-    def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
+    def _may_know(self, root: str, found: Found, columns: frozenset[str] = frozenset()) -> bool:
         """Return whether files below a root may have an index on one of the given columns."""
         try:
             filesystem, base = open_path(self._spark, root)
-            folders = self._index_folders(filesystem, base)
+            folders = self._index_folders(filesystem, base, found)
             if not columns:
                 return bool(folders)
             catalogs = [self._catalog(filesystem, folder) for folder in folders]
@@ -162,14 +163,8 @@ class IndexLookup:
         except (ZoneBloomError, OSError, pa.ArrowException):
             return True
 
-    def _index_folders(
-        self, filesystem: pafs.FileSystem, base: str, found: dict[Any, str | None] | None = None
-    ) -> list[str]:
-        """Return the folders of indices that may know files below a path, the nearest first.
-
-        ``found`` keeps what is found at each folder, for paths that have folders in common.
-        """
-        found = {} if found is None else found
+    def _index_folders(self, filesystem: pafs.FileSystem, base: str, found: Found) -> list[str]:
+        """Return the folders of indices that may know files below a path, the nearest first."""
         folders = list(self._given_folders(filesystem))
         for root in folders_above(base):
             key = filesystem.type_name, root
@@ -206,14 +201,17 @@ class IndexLookup:
             cached = self._cache.put(place, (objects, make()))
         return cached[1]
 
-    def _ask_root(self, root: str, files: ListedFiles, scan: JvmScan) -> PruningResult:
+    def _ask_root(
+        self, root: str, files: ListedFiles, scan: JvmScan, found: Found
+    ) -> PruningResult:
         try:
             filesystem, base = open_path(self._spark, root)
         except SourceError as error:
             text = f"no index is searched for: {error}"
             return PruningResult.keep_all(Reason.NO_INDEX, text)
         try:
-            catalog_files = self._catalog_files((root, base), filesystem, files, scan.columns)
+            place = root, base
+            catalog_files = self._catalog_files(place, filesystem, files, scan.columns, found)
             results = [files_of_catalog.ask(scan) for files_of_catalog in catalog_files]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return PruningResult.of_unusable_index(f"the index of {root} is not used: {error}")
@@ -227,6 +225,7 @@ class IndexLookup:
         filesystem: pafs.FileSystem,
         files: ListedFiles,
         columns: frozenset[str],
+        found: Found,
     ) -> Iterator[CatalogFiles]:
         """Yield the files with the catalog that is used for them, if any catalog knows them.
 
@@ -234,7 +233,7 @@ class IndexLookup:
         ``place`` is a root as Spark writes it, and as a path in the file system.
         """
         first = None
-        for folder in self._index_folders(filesystem, place[1]):
+        for folder in self._index_folders(filesystem, place[1], found):
             try:
                 catalog_files = self._open_files(place, self._catalog(filesystem, folder), files)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
