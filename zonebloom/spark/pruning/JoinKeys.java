@@ -35,7 +35,9 @@ import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
 import org.apache.spark.sql.catalyst.trees.TreePattern;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.LocalLimitExec;
 import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.*;
 import org.apache.spark.sql.types.*;
@@ -275,10 +277,10 @@ final class JoinKeys extends NodeChange {
       return join;
     }
 
-    // This limits each partition, so that one job reads all of them at the same time.
-    LogicalPlan limited = new LocalLimit(Literal$.MODULE$.apply(MAX_ROWS + 1), small);
-    InternalRow[] rows =
-        Dataset.ofRows(session, limited).queryExecution().executedPlan().executeCollect();
+    // This limits each partition, so that one job reads all of them at the same time. A limit inside
+    // the plan would make Spark generate and compile other code each time.
+    SparkPlan smallPlan = Dataset.ofRows(session, small).queryExecution().executedPlan();
+    InternalRow[] rows = new LocalLimitExec(MAX_ROWS + 1, smallPlan).executeCollect();
     if (rows.length > MAX_ROWS) {
       setUseless(sides, "its smaller side has more than " + MAX_ROWS + " rows");
       return join;
