@@ -196,6 +196,8 @@ def sessions(spark, tables: Path):
     zs.enable(enabled)
     yield enabled, spark
     zs.disable(enabled)
+    if not FIRST_RUNS:
+        return
     ours, theirs = map(sum, zip(*FIRST_RUNS, strict=True))
     NOTES.append(
         f"{len(FIRST_RUNS)} queries: the first runs with an index, which try the joins, take "
