@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import random
+import threading
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -598,3 +600,120 @@ def test_a_side_whose_keys_are_in_few_files_each_stays_useful(spark, lake, enabl
     zs.disable(spark)
     notes_of(spark, "SELECT row FROM fact JOIN every USING (id)")
     assert check(spark, PRUNED["inner"]) == [2]
+
+
+def test_partition_filters_may_spell_columns_in_another_case(spark, tmp_path, enabled):
+    """A catalog table that no rule has pruned yet refuses names that it does not know."""
+    table = "join_keys_parted"
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, x DOUBLE, p STRING) USING parquet "
+        f"PARTITIONED BY (p) LOCATION '{tmp_path}'"
+    )
+    try:
+        dice = np.random.default_rng(2)
+        for number, part in enumerate("aab"):
+            (tmp_path / f"p={part}").mkdir(exist_ok=True)
+            columns = {"id": np.arange(2_000) + number * 10_000, "x": dice.random(2_000)}
+            pq.write_table(pa.table(columns), tmp_path / f"p={part}" / f"{number}.parquet")
+        spark.sql(f"MSCK REPAIR TABLE {table}")
+        zb.dataset(str(tmp_path)).create_scalar_index("id", spark=False)
+        keys = spark.createDataFrame([(7,), (20_007,)], "id long")
+        frame = zs.prune(spark.table(table)).where("P = 'a' AND id < 15000").join(keys, "id")
+        assert [row.id for row in frame.collect()] == [7]
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
+def num_jobs_of_plan(spark, text: str) -> int:
+    """Return the number of jobs that Spark runs to plan a query."""
+    group = f"plan {random.random()}"
+    spark.sparkContext.setJobGroup(group, "")
+    spark.sql(text)._jdf.queryExecution().executedPlan()
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def test_equal_sides_are_computed_once(spark, lake, enabled):
+    """Two computations of a LIMIT could give different rows."""
+    text = (
+        "WITH k AS (SELECT id FROM dim LIMIT 5) SELECT row FROM fact JOIN k USING (id) "
+        "UNION ALL SELECT -row FROM fact JOIN k USING (id)"
+    )
+    assert num_jobs_of_plan(spark, text.split("UNION", maxsplit=1)[0]) == num_jobs_of_plan(
+        spark, text
+    )
+    numbers = [row[0] for row in spark.sql(text).collect()]
+    assert len(numbers) >= 3
+    assert {n for n in numbers if n > 0} == {-n for n in numbers if n < 0}
+
+
+def test_a_side_with_few_large_rows_is_left_to_spark(spark, lake, enabled, tmp_path):
+    """Such rows are small in files, but not in the plan."""
+    table = pa.table({"id": [1_003, 6_007], "long": ["a" * 6_000_000, "b" * 6_000_000]})
+    options = {"compression": "zstd", "write_statistics": False}
+    pq.write_table(table, tmp_path / "long.parquet", **options)
+    spark.read.parquet(str(tmp_path / "long.parquet")).createOrReplaceTempView("long_rows")
+    assert check(spark, "SELECT row FROM fact JOIN long_rows USING (id)") == [2]
+    zs.disable(spark)
+    note = notes_of(spark, "SELECT row, long FROM fact JOIN long_rows USING (id)")
+    assert "too many rows or bytes" in note
+
+
+def test_a_side_that_fails_is_not_tried_again_at_once(spark, lake, enabled):
+    zs.disable(spark)
+    side = "(SELECT assert_true(id < 0) a, id FROM dim)"
+    text = f"SELECT row FROM fact f JOIN {side} d ON f.id = d.id AND (d.a IS NULL OR f.x > 3)"
+    texts = []
+    for _ in range(2):
+        plan = zs.prune_plan(spark.sql(text))
+        texts.append("; ".join(note.text for note in plan.notes))
+    assert "its smaller side failed" in texts[0] and "ten minutes ago" in texts[1]
+
+
+def test_a_day_that_the_time_zone_skipped(spark, tmp_path, enabled):
+    """Samoa had no 2011-12-30, so that a date of java.sql cannot be this day there."""
+    skipped = datetime.date(2011, 12, 30)
+    dice = np.random.default_rng(3)
+    (tmp_path / "fact").mkdir()
+    for number in range(4):
+        days = [skipped + datetime.timedelta(number * 100)]
+        table = pa.table({"d": days * 4_000, "v": [number] * 4_000, "x": dice.random(4_000)})
+        pq.write_table(table, tmp_path / "fact" / f"{number}.parquet")
+    zb.dataset(str(tmp_path / "fact")).create_scalar_index(["d", "v"], spark=False)
+    pq.write_table(pa.table({"d": [skipped], "v": [0]}), tmp_path / "keys.parquet")
+    zones = spark.sparkContext._jvm.java.util.TimeZone
+    zone = zones.getDefault()
+    zones.setDefault(zones.getTimeZone("Pacific/Apia"))
+    try:
+        fact = spark.read.parquet(str(tmp_path / "fact"))
+        joined = fact.join(spark.read.parquet(str(tmp_path / "keys.parquet")), ["d", "v"])
+        assert joined.count() == 4_000
+        assert files_of(joined) == [1]
+    finally:
+        zones.setDefault(zone)
+
+
+def test_cancelled_jobs_of_a_small_side_end_the_query(spark, lake, enabled):
+    """Otherwise Spark would go on and run the query without the rule."""
+    ranges = " JOIN ".join(f"range(1200) {name}" for name in "abcd")
+    side = f"(SELECT a.id FROM {ranges} WHERE a.id * b.id * c.id * d.id + a.id = -1)"
+    errors = []
+
+    def run() -> None:
+        try:
+            spark.sql(f"SELECT * FROM fact JOIN {side} USING (id)").collect()
+        except (Py4JJavaError, PySparkException) as error:
+            errors.append(error)
+
+    tracker = spark.sparkContext.statusTracker()
+    assert not tracker.getActiveJobsIds()
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive() and not tracker.getActiveJobsIds():
+        time.sleep(0.01)
+    spark.sparkContext.cancelAllJobs()
+    thread.join(30)
+    is_over = not thread.is_alive()
+    spark.sparkContext.cancelAllJobs()
+    thread.join()
+    assert is_over and errors

@@ -11,11 +11,13 @@ import io
 import os
 import random
 import shutil
+import tempfile
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -1310,6 +1312,33 @@ def test_a_glob_of_many_folders_asks_their_index_once(spark, tmp_path, monkeypat
     write_days(root, range(80, 81))
     with pytest.warns(StaleIndexWarning):
         assert zs.prune(spark.read.parquet(f"{root}/*")).where("id = 805").count() == 1
+
+
+def test_roots_without_a_common_folder_use_an_index_dir(spark, tmp_path):
+    """The paths of such roots have only the scheme in common."""
+    index_dir = str(tmp_path / "index")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as elsewhere:
+        roots = [str(tmp_path / "rows"), elsewhere]
+        for number, root in enumerate(roots):
+            write_days(Path(root), range(number * 3, number * 3 + 3))
+        files = [str(path) for root in roots for path in sorted(Path(root).rglob("*.parquet"))]
+        zb.dataset(files, index_dir=index_dir).create_scalar_index("id", spark=False)
+        paths = [f"{root}/*" for root in roots]
+        frame = zs.prune(spark.read.parquet(*paths), index_dir=index_dir).where("id IN (11, 41)")
+        assert sorted(row.id for row in frame.collect()) == [11, 41]
+        assert zs.last_scans(frame).relations[0].kept_files == 2
+
+
+def test_other_relations_are_left_to_other_strategies(spark, lake):
+    """Delta plans the scans of its tables in a strategy that comes after those of the session."""
+    zs.prune(lake)
+    strategies = spark._jsparkSession.experimental().extraStrategies()
+    found = [strategies.apply(i) for i in range(strategies.size())]
+    (ours,) = [s for s in found if s.getClass().getSimpleName() == "DescribedScanStrategy"]
+    for frame in (lake, zs.prune(lake)):
+        plan = frame.where("id = 3")._jdf.queryExecution().optimizedPlan()
+        has_index = "IndexedFiles" in plan.collectLeaves().head().relation().location().toString()
+        assert ours.apply(plan).isEmpty() != has_index
 
 
 def test_folders_of_a_glob_with_an_index_of_their_own_are_asked_it(spark, tmp_path):

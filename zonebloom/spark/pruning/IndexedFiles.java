@@ -31,6 +31,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 import scala.collection.JavaConverters;
+import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
 
 /**
@@ -42,8 +43,8 @@ public final class IndexedFiles implements FileIndex {
   public final FileIndex inner;
   private final Chooser chooser;
   private final SparkSession session;
-  // Scans by query and filters. Spark lists files when it plans a query and again when it runs it;
-  // the cache makes Python choose the files only once.
+  // Scans by running query and filters. Spark lists files when it plans a query and again when it
+  // runs it; the cache makes Python choose the files only once.
   private final Map cachedScans;
   private volatile Scan lastScan = null;
   // The filters of the scan that withFilters() was called for, or null.
@@ -125,7 +126,12 @@ public final class IndexedFiles implements FileIndex {
 
   public Seq rootPaths() { return inner.rootPaths(); }
   public String[] inputFiles() { return inner.inputFiles(); }
-  public void refresh() { inner.refresh(); }
+
+  public void refresh() {
+    cachedScans.clear();
+    inner.refresh();
+  }
+
 
   /** Return the bytes of all files, or of those that the scan of withFilters() reads. */
   public long sizeInBytes() {
@@ -786,10 +792,22 @@ final class RelationIndexer extends NodeChange {
 public final class DescribedScanStrategy extends SparkStrategy {
   public Seq apply(LogicalPlan plan) {
     List planned = new ArrayList();
-    for (Object node : JavaConverters.seqAsJavaList(FileSourceStrategy$.MODULE$.apply(plan))) {
+    // Other relations of files are left to strategies that come later, such as those of Delta.
+    Seq nodes = hasIndexedFiles(plan) ? FileSourceStrategy$.MODULE$.apply(plan) : Nil$.MODULE$;
+    for (Object node : JavaConverters.seqAsJavaList(nodes)) {
       planned.add(((SparkPlan) node).transformUp(new ScanDescriber()));
     }
     return JavaConverters.asScalaBuffer(planned).toSeq();
+  }
+
+  private static boolean hasIndexedFiles(LogicalPlan plan) {
+    for (Object leaf : JavaConverters.seqAsJavaList(plan.collectLeaves())) {
+      if (!(leaf instanceof LogicalRelation)) continue;
+      Object relation = ((LogicalRelation) leaf).relation();
+      if (relation instanceof HadoopFsRelation
+          && ((HadoopFsRelation) relation).location() instanceof IndexedFiles) return true;
+    }
+    return false;
   }
 }
 

@@ -1,5 +1,6 @@
 package zonebloom;
 
+import java.sql.Date;
 import java.util.*;
 import org.apache.spark.SparkThrowable;
 import org.apache.spark.api.python.PythonRDD;
@@ -33,10 +34,12 @@ import org.apache.spark.sql.catalyst.plans.logical.Union;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
 import org.apache.spark.sql.catalyst.trees.TreePattern;
+import org.apache.spark.sql.catalyst.util.DateTimeUtils$;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.LocalLimitExec;
 import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.columnar.InMemoryRelation;
 import org.apache.spark.sql.execution.datasources.*;
@@ -64,7 +67,10 @@ final class FilteredScan {
     }
     List ofPartitions = new ArrayList();
     List ofRows = new ArrayList();
-    for (Object term : Terms.of(node.condition())) {
+    // A query may spell columns in another case, which not all file indices understand.
+    Seq terms = JavaConverters.asScalaBuffer(Terms.of(node.condition())).toSeq();
+    terms = DataSourceStrategy$.MODULE$.normalizeExprs(terms, relation.output());
+    for (Object term : JavaConverters.seqAsJavaList(terms)) {
       Expression filter = (Expression) term;
       if (!filter.deterministic()) continue;
       if (filter.containsPattern(TreePattern.PLAN_EXPRESSION())) continue;
@@ -165,7 +171,7 @@ final class JoinKeys extends NodeChange {
   private final Map useless;
   private boolean hasDynamicPruning = false;
   private String note;
-  // Small sides with the rows that replace them, in the order in which they were computed.
+  // Small sides and their rows, in the order in which they were computed.
   private final List computedSides = new ArrayList();
 
   JoinKeys(SparkSession session, long minScanBytes, Map useless) {
@@ -229,18 +235,22 @@ final class JoinKeys extends NodeChange {
     }
   }
 
-  private static boolean isCancelled(Throwable error) {
+  private boolean isCancelled(Throwable error) {
     if (Thread.currentThread().isInterrupted()) return true;
+    // Spark 3.5 gives a job that is cancelled no error class. It gives one or a cause to others.
+    boolean hasClass = !session.version().startsWith("3.");
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       if (cause instanceof InterruptedException) return true;
-      if (cause instanceof SparkThrowable
-          && "SPARK_JOB_CANCELLED".equals(((SparkThrowable) cause).getErrorClass())) return true;
+      if (!(cause instanceof SparkThrowable)) continue;
+      String errorClass = ((SparkThrowable) cause).getErrorClass();
+      boolean isPlain = errorClass == null && cause.getCause() == null;
+      if (hasClass ? "SPARK_JOB_CANCELLED".equals(errorClass) : isPlain) return true;
     }
     return false;
   }
 
   /** Return a join in which the keys of one side filter the other, or the same join. */
-  private Join filterSide(Join join, boolean isLeft) {
+  private Join filterSide(Join join, boolean isLeft) throws Exception {
     LogicalPlan large = isLeft ? join.left() : join.right();
     LogicalPlan small = isLeft ? join.right() : join.left();
     Expression condition = (Expression) join.condition().get();
@@ -277,36 +287,66 @@ final class JoinKeys extends NodeChange {
       return join;
     }
 
-    // This limits each partition, so that one job reads all of them at the same time. A limit inside
-    // the plan would make Spark generate and compile other code each time.
-    SparkPlan smallPlan = Dataset.ofRows(session, small).queryExecution().executedPlan();
-    InternalRow[] rows = new LocalLimitExec(MAX_ROWS + 1, smallPlan).executeCollect();
-    if (rows.length > MAX_ROWS) {
-      setUseless(sides, "its smaller side has more than " + MAX_ROWS + " rows");
-      return join;
+    List rows = computedRows(small);
+    if (rows == null) {
+      try {
+        rows = compute(small);
+      } catch (Exception error) {
+        if (isCancelled(error)) throw error;
+        // Spark runs the plan as it is. If it fails for the same reason, the user sees why.
+        setUseless(sides, "its smaller side failed: " + error);
+        return join;
+      }
+      if (rows == null) {
+        setUseless(sides, "its smaller side has too many rows or bytes");
+        return join;
+      }
+      computedSides.add(new SideReplacer(small, rows));
     }
-    List copies = new ArrayList();
-    for (InternalRow row : rows) copies.add(row.copy());
     List sample = new ArrayList();
-    int step = Math.max(1, copies.size() / SAMPLE_ROWS);
-    for (int i = 0; i < copies.size(); i += step) sample.add(copies.get(i));
+    int step = Math.max(1, rows.size() / SAMPLE_ROWS);
+    for (int i = 0; i < rows.size(); i += step) sample.add(rows.get(i));
     LogicalPlan newSide = withKeys(large, indexedKeys, sample, small);
-    if (newSide != large && step > 1) {
-      newSide = withKeys(large, indexedKeys, copies, small);
-    }
+    if (newSide != large && step > 1) newSide = withKeys(large, indexedKeys, rows, small);
     note = "";
     if (newSide == large) {
       setUseless(sides, "its keys may be in most files");
       findUselessColumns(large, indexedKeys, sample, small);
     }
-    SideReplacer replacer = new SideReplacer(small, copies);
-    computedSides.add(replacer);
+    LogicalPlan newSmall = SideReplacer.relation(small.output(), rows);
     return join.copy(
-        isLeft ? newSide : replacer.rows,
-        isLeft ? replacer.rows : newSide,
+        isLeft ? newSide : newSmall,
+        isLeft ? newSmall : newSide,
         join.joinType(),
         join.condition(),
         join.hint());
+  }
+
+  /** Return the rows of an equal side that was computed before, or null. */
+  private List computedRows(LogicalPlan side) {
+    for (Object computed : computedSides) {
+      if (((SideReplacer) computed).isEqual(side)) return ((SideReplacer) computed).rows;
+    }
+    return null;
+  }
+
+  /** Compute a side. Return its rows, or null if they are too many or too large. */
+  private List compute(LogicalPlan side) {
+    // This limits each partition, so that one job reads all of them at the same time. A limit inside
+    // the plan would make Spark generate and compile other code each time.
+    SparkPlan plan = Dataset.ofRows(session, side).queryExecution().executedPlan();
+    SparkPlan limited = new LocalLimitExec(MAX_ROWS + 1, plan);
+    // Outside of an action, Spark's tasks do not know the settings of the session.
+    InternalRow[] rows =
+        (InternalRow[]) SQLExecution.withSQLConfPropagated(session, new CollectCall(limited));
+    if (rows.length > MAX_ROWS) return null;
+    List copies = new ArrayList();
+    long bytes = 0;
+    for (InternalRow row : rows) {
+      copies.add(row.copy());
+      bytes += ((UnsafeRow) row).getSizeInBytes();
+    }
+    return bytes > maxSideBytes ? null : copies;
   }
 
   private boolean wasUseless(Object joinOrColumn) {
@@ -517,6 +557,7 @@ final class JoinKey {
   /** Return the key of a term of a join condition, or null if it gives none. */
   static JoinKey of(Expression term, LogicalPlan large, LogicalPlan small) {
     if (!(term instanceof EqualTo)) return null;
+    if (term.containsPattern(TreePattern.PLAN_EXPRESSION())) return null;
     Expression left = ((EqualTo) term).left();
     Expression right = ((EqualTo) term).right();
     boolean isLeftLarge = left.references().subsetOf(large.outputSet());
@@ -575,7 +616,12 @@ final class JoinKey {
   private boolean isExact(Object key) {
     DataType type = smallKey.dataType();
     if (key instanceof UTF8String) return UTF8String.fromString(key.toString()).equals(key);
-    if (type instanceof DateType) return ((Integer) key).intValue() >= FIRST_DAY;
+    if (type instanceof DateType) {
+      int day = ((Integer) key).intValue();
+      // Some time zones skipped a day, which java.sql.Date does not have in them.
+      Date date = DateTimeUtils$.MODULE$.toJavaDate(day);
+      return day >= FIRST_DAY && DateTimeUtils$.MODULE$.fromJavaDate(date) == day;
+    }
     boolean isTime = type instanceof TimestampType || type instanceof TimestampNTZType;
     return !isTime || ((Long) key).longValue() >= FIRST_MICROSECOND;
   }
@@ -611,21 +657,47 @@ final class PushDown {
   }
 }
 
-/** A plan transformation that puts the computed rows of a plan in its place. */
-final class SideReplacer extends NodeChange {
-  private final LogicalPlan side;
-  final LogicalPlan rows;
+/** A call that runs a physical plan. */
+final class CollectCall extends scala.runtime.AbstractFunction0 {
+  private final SparkPlan plan;
 
-  SideReplacer(LogicalPlan side, List computedRows) {
-    this.side = side;
-    // The number of fields of a LocalRelation differs between versions of Spark.
-    LocalRelation empty = LocalRelation$.MODULE$.apply(side.output());
-    Object[] fields = new Object[empty.productArity()];
-    for (int i = 2; i < fields.length; i++) fields[i] = empty.productElement(i);
-    fields[0] = side.output();
-    fields[1] = JavaConverters.asScalaBuffer(computedRows).toSeq();
-    this.rows = (LogicalPlan) empty.makeCopy(fields);
+  CollectCall(SparkPlan plan) {
+    this.plan = plan;
   }
 
-  Object replacement(Object plan) { return side.equals(plan) ? rows : null; }
+  public Object apply() { return plan.executeCollect(); }
+}
+
+/** A plan transformation that puts the computed rows of a plan in the place of equal plans. */
+final class SideReplacer extends NodeChange {
+  private final LogicalPlan side;
+  final List rows;
+
+  SideReplacer(LogicalPlan side, List rows) {
+    this.side = side;
+    this.rows = rows;
+  }
+
+  /** Return whether a plan is the same but for the ids of its columns. */
+  boolean isEqual(LogicalPlan plan) {
+    return plan.getClass() == side.getClass()
+        && plan.output().size() == side.output().size()
+        && plan.sameResult(side);
+  }
+
+  Object replacement(Object plan) {
+    if (!isEqual((LogicalPlan) plan)) return null;
+    return relation(((LogicalPlan) plan).output(), rows);
+  }
+
+  /** Return a plan of rows. */
+  static LogicalPlan relation(Seq output, List rows) {
+    // The number of fields of a LocalRelation differs between versions of Spark.
+    LocalRelation empty = LocalRelation$.MODULE$.apply(output);
+    Object[] fields = new Object[empty.productArity()];
+    for (int i = 2; i < fields.length; i++) fields[i] = empty.productElement(i);
+    fields[0] = output;
+    fields[1] = JavaConverters.asScalaBuffer(rows).toSeq();
+    return (LogicalPlan) empty.makeCopy(fields);
+  }
 }

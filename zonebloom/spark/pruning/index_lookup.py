@@ -102,28 +102,31 @@ class IndexLookup:
 
         A glob of many folders is then asked about at once.
         """
-        groups: dict[Any, list[str]] = {}
+        groups: dict[tuple[str, str], list[str]] = {}
         for root in roots if len(roots) > 1 else ():
-            filesystem, folders = self._place(root, found)
-            key = (filesystem, *folders) if len(folders) == 1 else root
-            groups.setdefault(key, []).append(root)
+            groups.setdefault(self._place_key(root, found), []).append(root)
         merged: list[str] = []
         for key, group in groups.items():
             # It compares lists item by item.
             common_names = os.path.commonprefix([root.split("/") for root in group])  # noqa: RUF071
             common_folder = "/".join(common_names)
-            filesystem, folders = self._place(common_folder, found)
-            is_same_place = (filesystem, *folders) == key and split_path(common_folder)[1]
+            # Without a slash it is only the scheme of a URI.
+            is_folder = "/" in common_folder and bool(split_path(common_folder)[1].strip("/"))
+            is_same_place = is_folder and key == self._place_key(common_folder, found)
             merged += [common_folder] if is_same_place else group
         return merged or list(roots)
 
-    def _place(self, root: str, found: Found) -> tuple[str, list[str]]:
-        """Return the kind of file system of a root, and the folders of indices that may know it."""
+    def _place_key(self, root: str, found: Found) -> tuple[str, str]:
+        """Return the only index folder that may know a root, or else the root itself.
+
+        The kind of the file system comes first, "" for the root itself.
+        """
         try:
             filesystem, base = open_path(self._spark, root)
-            return filesystem.type_name, self._index_folders(filesystem, base, found)
+            folders = self._index_folders(filesystem, base, found)
         except (ZoneBloomError, OSError, pa.ArrowException):
-            return "", []
+            folders = []
+        return (filesystem.type_name, folders[0]) if len(folders) == 1 else ("", root)
 
     def missing_dirs(self) -> Iterator[IndexNotUsedWarning]:
         """Yield a warning for each index_dir without an index, because its path may be wrong."""

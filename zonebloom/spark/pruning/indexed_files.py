@@ -144,9 +144,10 @@ class CatalogFiles:
             # Keep the snapshot, which caches what searches need.
             last.coverage = coverage
             return last
-        # Another thread may do the same for other files, so assign all in one step.
-        self._last_check = _ListingCheck(self._opened.snapshot_of(coverage), coverage, self._files)
-        return self._last_check
+        # Another thread may look at the same time and assign an earlier check.
+        check = _ListingCheck(self._opened.snapshot_of(coverage), coverage, self._files)
+        self._last_check = check
+        return check
 
     def _ids_with_other_case(self, check: _ListingCheck, column: tuple[str, ...]) -> list[int]:
         if column not in check.ids_with_other_case:
