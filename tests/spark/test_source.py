@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import spark_data
 from pyspark.errors import AnalysisException
+from pyspark.sql import Row
 from seams import replace_function, set_constant
 
 import zonebloom as zb
@@ -20,6 +22,7 @@ from zonebloom.errors import (
     FragmentChanged,
     InvalidArgument,
     NoFragments,
+    UnsupportedType,
 )
 from zonebloom.scan import tasks as scan_tasks
 from zonebloom.spark.load import Load, Options
@@ -159,6 +162,43 @@ def test_partitioned_folders_are_read(spark, tmp_path):
         "NOT (kind = 'k 1') AND id < 40",
     ):
         assert rows(zs.scan(spark, path, text)) == rows(wanted.where(text)), text
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("2024-01-01 10:00:00", "2024-01-02 11:30:00.5"),
+        ("2024-01-01", "2024-01-02 11:30:00"),
+        ("12345678901234567890", "5"),
+        ("1e5", "2e5"),
+        ("NaN", "-Infinity"),
+        ("2.5", "0.1234567890123456789"),
+    ],
+)
+def test_partition_values_of_other_types_are_refused(spark, tmp_path, values):
+    """Text would not equal what Spark's type equals: t = '2024-01-01 10:00' finds a timestamp."""
+    for number, value in enumerate(values):
+        folder = tmp_path / f"t={quote(value, safe='')}"
+        folder.mkdir()
+        pq.write_table(pa.table({"id": [number]}), folder / "0.parquet")
+    path = str(tmp_path)
+    zb.dataset(path).create_scalar_index("id", spark=False)
+    assert spark.read.parquet(path).schema["t"].dataType.simpleString() != "string"
+    with pytest.raises(UnsupportedType, match=r"'t' has (numbers|timestamps) such as"):
+        zs.scan(spark, path, "id = 1")
+    with pytest.raises(UnsupportedType, match=r"'t' has (numbers|timestamps) such as"):
+        zs.scan(spark, path, "id = 1 AND t > '0'", columns=["id"])
+    assert zs.scan(spark, path, "id = 1", columns=["id"]).collect() == [Row(id=1)]
+
+
+@pytest.mark.parametrize("values", [("1a", "2"), ("2024-01-01", "5"), ("2024-01", "2024-02")])
+def test_partition_values_that_are_text_for_spark_too(spark, tmp_path, values):
+    for number, value in enumerate(values):
+        (tmp_path / f"t={value}").mkdir()
+        pq.write_table(pa.table({"id": [number]}), tmp_path / f"t={value}" / "0.parquet")
+    path = str(tmp_path)
+    zb.dataset(path).create_scalar_index("id", spark=False)
+    assert zs.scan(spark, path).schema == spark.read.parquet(path).schema
 
 
 def test_scans_may_have_no_rows_or_zones(spark, folder):

@@ -67,7 +67,10 @@ class Indexed:
             "columns": None
             if columns is None
             else json.dumps(arguments.require_name_list(columns, "columns")),
-            "index_dir": self.index_dir,
+            # Another process opens it.
+            "index_dir": None
+            if self.index_dir is None
+            else absolute_path(os.fspath(self.index_dir)),
             "parallelism": str(parallelism(spark)),
             "old_calendar": str(rebases_unknown_writers(spark)),
             # Over Connect the time zone may change until a query runs, so it is read then.
@@ -137,7 +140,8 @@ def scan(
     Returns
     -------
     pyspark.sql.DataFrame
-        The rows and types of ``spark.read.parquet(path).where(filter)``.
+        The rows and types of ``spark.read.parquet(path).where(filter)``. Partition columns that
+        Spark reads as timestamps, decimals, or doubles such as 1e-5 are refused.
 
     Raises
     ------

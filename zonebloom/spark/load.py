@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from zonebloom.base.threads import num_cores
-from zonebloom.errors import FilterError, InvalidArgument, SourceError
+from zonebloom.errors import FilterError, InvalidArgument, SourceError, UnsupportedType
 from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates import EngineFilter, IsIn, unknowns
 from zonebloom.predicates.ast import conjunction, searched_columns
@@ -60,6 +60,9 @@ _OPTIONS = {
 _IGNORED_OPTIONS = {"serialization.format"}
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
+# Partition values of other types, as Spark infers them: doubles and decimals, and timestamps.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(E[+-]?\d+)?[DF]?|NaN|[+-]?Infinity", re.ASCII | re.I)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?)?", re.ASCII)
 
 
 class Options:
@@ -185,6 +188,9 @@ class Load:
         # affect, and the tasks refuse files with such values.
         self._predicate = without_rebased_literals(conjunction(predicates)) if predicates else None
         self.columns: tuple[str, ...] = self._columns_to_read(options, source.schema)
+        filter_columns = [] if self.filter is None else self.filter.columns or source.schema.names
+        for name in sorted(source.partition_columns() & {*self.columns, *filter_columns}):
+            _require_partition_type(source, name)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
         row_filter = self._row_filter(keys, source.schema)
         # Each Spark task gets this reader and its scan tasks.
@@ -307,16 +313,36 @@ def _int96_columns(source: Source) -> tuple[str, ...]:
 
 def _partition_type(source: Source, name: str) -> st.DataType | None:
     """Return the type that Spark infers from partition values, or None if it is pyarrow's type."""
-    arrow = decoded_type(source.schema.field(name).type)
-    values = {source.constants(fragment).get(name) for fragment in source.fragments}
-    texts = [str(value) for value in values if value is not None]
-    if not pt.is_string(arrow) or not texts:
+    texts = _partition_texts(source, name)
+    if not texts:
         return None
     if all(map(_INTEGER.fullmatch, texts)):
         return st.LongType()
     if all(_INTEGER.fullmatch(text) or _DECIMAL.fullmatch(text) for text in texts):
         return st.DoubleType()
     return st.DateType() if all(map(_is_date, texts)) else None
+
+
+def _partition_texts(source: Source, name: str) -> list[str]:
+    """Return the values of a partition column that pyarrow reads as text, or else nothing."""
+    if not pt.is_string(decoded_type(source.schema.field(name).type)):
+        return []
+    values = {source.constants(fragment).get(name) for fragment in source.fragments}
+    return [str(value) for value in values if value is not None]
+
+
+def _require_partition_type(source: Source, name: str) -> None:
+    """Raise `UnsupportedType` if Spark may infer another type than `_partition_type` returns."""
+    texts = _partition_texts(source, name)
+    if not texts or _partition_type(source, name) is not None:
+        return
+    for kind, pattern in (("numbers", _NUMBER), ("timestamps", _TIMESTAMP)):
+        if all(map(pattern.fullmatch, texts)):
+            raise UnsupportedType(
+                f"partition column {name!r} has {kind} such as {min(texts)!r}, which scan() does "
+                "not read as Spark does; leave it out with columns, or use spark.read.parquet "
+                "after zonebloom.spark.enable(spark)"
+            )
 
 
 def _is_date(text: str) -> bool:
