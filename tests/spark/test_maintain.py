@@ -11,7 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as sf
 from seams import replace_function
@@ -21,6 +23,7 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import EngineError, InvalidArgument, StaleIndexWarning
 from zonebloom.spark.pruning import maintain
+from zonebloom.spark.session_state import session_state
 
 NAME = "maintained"
 
@@ -271,6 +274,22 @@ def test_maintenance_ends(spark, folder, stop):
     rows(spark, 400, 500).write.insertInto(NAME)
     zs.wait_for_refreshes(spark)
     assert unindexed_files(folder) > 0
+
+
+def test_a_write_that_ends_after_a_new_start_is_followed(spark, folder):
+    """Its plan reports to the maintainer of before."""
+    earlier = session_state(spark).maintainer
+    zs.enable(spark, maintain=True)
+    pq.write_table(pa.table({"id": [9_001]}), folder / "p=1" / "new.parquet")
+    assert unindexed_files(folder) == 1
+    earlier.accept(str(folder))
+    zs.wait_for_refreshes(spark)
+    assert unindexed_files(folder) == 0
+    zs.disable(spark)
+    pq.write_table(pa.table({"id": [9_002]}), folder / "p=1" / "newer.parquet")
+    earlier.accept(str(folder))
+    earlier.wait(60)
+    assert unindexed_files(folder) == 1
 
 
 @pytest.mark.parametrize("mode", ["sometimes", 1, None])

@@ -37,6 +37,8 @@ final class RuleInstaller extends scala.runtime.AbstractFunction1 {
       install((SparkSession) session);
     } catch (Exception error) {
       Service.LOG.warn("Spark reads all files: the rules of zonebloom were not installed", error);
+    } catch (LinkageError error) {
+      Service.LOG.warn("Spark reads all files: the jar is for another version of Spark", error);
     }
     return new EmptyRule();
   }

@@ -51,12 +51,14 @@ class IndexMaintainer:
         # The refreshes that have not begun, by folder.
         self._waiting: dict[str, Future[None]] = {}
         self._worker = ThreadPoolExecutor(1, "zonebloom-refresh")
+        # The refresh that the only worker does last.
+        self._last: Future[None] | None = None
         self._java = jvm_plans(spark)
         self._file_sink_listener = _FileSinkListener(self)
 
     def start(self) -> None:
-        self._java.reportWrites(java_session(self._spark), self)
         self._spark.streams.addListener(self._file_sink_listener)
+        self._java.reportWrites(java_session(self._spark), self)
 
     def stop(self) -> None:
         """Follow no more writes. Refreshes that wait already still run."""
@@ -67,7 +69,11 @@ class IndexMaintainer:
     def accept(self, folder: str) -> None:
         """Take the report that a write to a folder has ended. The JVM calls this."""
         refresh = self._refresh_soon(folder)
-        if self._blocking and refresh is not None:
+        if refresh is None:
+            # The write was planned before maintenance was started anew, or ended.
+            if self._state.maintainer not in (None, self):
+                self._state.maintainer.accept(folder)
+        elif self._blocking:
             refresh.result()
 
     def _refresh_soon(self, folder: str) -> Future[None] | None:
@@ -76,9 +82,10 @@ class IndexMaintainer:
             # A refresh that has not begun will see the files of this write too.
             if folder not in self._waiting:
                 try:
-                    self._waiting[folder] = self._worker.submit(self._refresh_folder, folder)
+                    self._last = self._worker.submit(self._refresh_folder, folder)
                 except RuntimeError:
                     return None
+                self._waiting[folder] = self._last
             return self._waiting[folder]
 
     def accept_file_sink(self, description: str) -> None:
@@ -90,8 +97,8 @@ class IndexMaintainer:
     def wait(self, timeout: float) -> None:
         """Wait until all reported writes are refreshed."""
         try:
-            # The only worker runs this last.
-            self._worker.submit(bool).result(timeout)
+            if self._last is not None:
+                self._last.result(timeout)
         except FutureTimeout:
             raise EngineError(
                 f"the refreshes after earlier writes have not ended in {timeout:g} s; wait longer, "
@@ -138,7 +145,7 @@ class IndexMaintainer:
 
 
 class _FileSinkListener(StreamingQueryListener):
-    """A listener that passes on the sinks of streams after each batch with rows."""
+    """A listener that passes on the sinks of streams after each batch."""
 
     def __init__(self, maintainer: IndexMaintainer):
         self._maintainer = maintainer
@@ -147,8 +154,8 @@ class _FileSinkListener(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: Any) -> None:
-        if event.progress.numInputRows:
-            self._maintainer.accept_file_sink(event.progress.sink.description)
+        # A batch without new rows can write those that waited for their watermark.
+        self._maintainer.accept_file_sink(event.progress.sink.description)
 
     def onQueryIdle(self, event: Any) -> None:
         pass
