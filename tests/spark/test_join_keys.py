@@ -647,6 +647,18 @@ def test_equal_sides_are_computed_once(spark, lake, enabled):
     assert {n for n in numbers if n > 0} == {-n for n in numbers if n < 0}
 
 
+def test_listings_of_two_times_are_two_sides(spark, lake, enabled, tmp_path):
+    path = tmp_path / "dim"
+    path.mkdir()
+    pq.write_table(pa.table({"id": [1_003]}), path / "0.parquet")
+    before = spark.read.parquet(str(path))
+    pq.write_table(pa.table({"id": [6_007]}), path / "1.parquet")
+    after = spark.read.parquet(str(path))
+    fact = spark.table("fact").select("id", "row")
+    both = fact.join(before, "id").union(fact.join(after, "id"))
+    assert sorted(row.id for row in both.collect()) == [*[1_003] * 6, *[6_007] * 3]
+
+
 def test_a_side_with_few_large_rows_is_left_to_spark(spark, lake, enabled, tmp_path):
     """Such rows are small in files, but not in the plan."""
     table = pa.table({"id": [1_003, 6_007], "long": ["a" * 6_000_000, "b" * 6_000_000]})

@@ -678,11 +678,27 @@ final class SideReplacer extends NodeChange {
     this.rows = rows;
   }
 
-  /** Return whether a plan is the same but for the ids of its columns. */
+  /** Return whether a plan is the same but for the ids of its columns, and reads the same files. */
   boolean isEqual(LogicalPlan plan) {
     return plan.getClass() == side.getClass()
         && plan.output().size() == side.output().size()
-        && plan.sameResult(side);
+        && plan.sameResult(side)
+        && listings(plan).equals(listings(side));
+  }
+
+  /** Return the listings of files in a plan. Of one folder there may be listings of two times. */
+  private static List listings(LogicalPlan plan) {
+    List listings = new ArrayList();
+    for (Object leaf : JavaConverters.seqAsJavaList(plan.collectLeaves())) {
+      if (!(leaf instanceof LogicalRelation)) continue;
+      Object relation = ((LogicalRelation) leaf).relation();
+      if (!(relation instanceof HadoopFsRelation)) continue;
+      FileIndex files = ((HadoopFsRelation) relation).location();
+      if (files instanceof IndexedFiles) files = ((IndexedFiles) files).inner;
+      // File indices of the same folder are equal, even if their files differ.
+      listings.add(System.identityHashCode(files));
+    }
+    return listings;
   }
 
   Object replacement(Object plan) {
