@@ -721,7 +721,12 @@ def test_cancelled_jobs_of_a_small_side_end_the_query(spark, lake, enabled):
     assert not tracker.getActiveJobsIds()
     thread = threading.Thread(target=run)
     thread.start()
-    while thread.is_alive() and not tracker.getActiveJobsIds():
+    # Short jobs, which broadcast, come before the long one.
+    last_jobs, num_times = [], 0
+    while thread.is_alive() and num_times < 50:
+        jobs = list(tracker.getActiveJobsIds())
+        num_times = num_times + 1 if jobs and jobs == last_jobs else 0
+        last_jobs = jobs
         time.sleep(0.01)
     spark.sparkContext.cancelAllJobs()
     thread.join(30)
