@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime
 import random
-import threading
-import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -703,35 +701,3 @@ def test_a_day_that_the_time_zone_skipped(spark, tmp_path, enabled):
         assert files_of(joined) == [1]
     finally:
         zones.setDefault(zone)
-
-
-def test_cancelled_jobs_of_a_small_side_end_the_query(spark, lake, enabled):
-    """Otherwise Spark would go on and run the query without the rule."""
-    # Its tasks take some seconds even after they are cancelled.
-    ranges = " JOIN ".join(f"range(1600) {name}" for name in "abc")
-    side = f"(SELECT a.id FROM {ranges} WHERE a.id * b.id * c.id + a.id = -1)"
-    errors = []
-
-    def run() -> None:
-        try:
-            spark.sql(f"SELECT * FROM fact JOIN {side} USING (id)").collect()
-        except (Py4JJavaError, PySparkException) as error:
-            errors.append(error)
-
-    tracker = spark.sparkContext.statusTracker()
-    assert not tracker.getActiveJobsIds()
-    thread = threading.Thread(target=run)
-    thread.start()
-    # Short jobs, which broadcast, come before the long one.
-    last_jobs, num_times = [], 0
-    while thread.is_alive() and num_times < 50:
-        jobs = list(tracker.getActiveJobsIds())
-        num_times = num_times + 1 if jobs and jobs == last_jobs else 0
-        last_jobs = jobs
-        time.sleep(0.01)
-    spark.sparkContext.cancelAllJobs()
-    thread.join(30)
-    is_over = not thread.is_alive()
-    spark.sparkContext.cancelAllJobs()
-    thread.join()
-    assert is_over and errors
