@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime
 import random
+import threading
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -701,3 +703,26 @@ def test_a_day_that_the_time_zone_skipped(spark, tmp_path, enabled):
         assert files_of(joined) == [1]
     finally:
         zones.setDefault(zone)
+
+
+def test_a_cancelled_job_of_a_small_side_ends_the_query(spark, lake, enabled):
+    """Otherwise Spark would go on and run the query without the rule."""
+    # This takes about two seconds. Tasks that are cancelled still end their computation.
+    text = "sha2(repeat(CAST(id AS STRING), 1000000), 512)"
+    side = f"(SELECT id FROM range(400) WHERE {text} = 'no hash')"
+    errors = []
+
+    def run() -> None:
+        try:
+            spark.sql(f"SELECT * FROM fact JOIN {side} USING (id)").collect()
+        except (Py4JJavaError, PySparkException) as error:
+            errors.append(error)
+
+    tracker = spark.sparkContext.statusTracker()
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive() and not tracker.getActiveJobsIds():
+        time.sleep(0.01)
+    spark.sparkContext.cancelAllJobs()
+    thread.join()
+    assert errors
