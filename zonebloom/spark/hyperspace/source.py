@@ -12,7 +12,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from zonebloom.catalog.model import IndexEntry
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.hyperspace.records import Record, Records
@@ -106,19 +105,17 @@ def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tupl
     """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
     for record in chosen:
         catalog = records.catalog(record)
-        entries: list[IndexEntry] = []
-        files: dict[str, int] = {}
+        latest = catalog.latest()
+        entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
+        files = catalog.referenced_files(
+            latest.with_indices({entry.name: entry for entry in entries})
+        )
         state, message = record.state, ""
         changes: tuple[int | None, ...] = (None,) * 6
         try:
-            latest = catalog.latest()
-            entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
-            files = catalog.referenced_files(
-                latest.with_indices({entry.name: entry for entry in entries})
-            )
             drift = records.drift(record)
         except (ZoneBloomError, OSError) as error:
-            message = f"the data or the index cannot be read: {error}"
+            message = f"the data cannot be read: {error}"
         else:
             parts = drift.indexed, drift.appended, drift.deleted
             changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
