@@ -67,10 +67,10 @@ class Indexed:
             "columns": None
             if columns is None
             else json.dumps(arguments.require_name_list(columns, "columns")),
-            # Another process opens it.
+            # Another process, which may have another working directory, opens the paths.
             "index_dir": None
             if self.index_dir is None
-            else absolute_path(os.fspath(self.index_dir)),
+            else absolute_path(arguments.require_path(self.index_dir, "index_dir")),
             "parallelism": str(parallelism(spark)),
             "old_calendar": str(rebases_unknown_writers(spark)),
             # Over Connect the time zone may change until a query runs, so it is read then.

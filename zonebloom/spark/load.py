@@ -60,9 +60,9 @@ _OPTIONS = {
 _IGNORED_OPTIONS = {"serialization.format"}
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
-# Partition values of other types, as Spark infers them: doubles and decimals, and timestamps.
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(E[+-]?\d+)?[DF]?|NaN|[+-]?Infinity", re.ASCII | re.I)
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?)?", re.ASCII)
+# Partition values that Spark reads as doubles, decimals and timestamps.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?|NaN|[+-]?Infinity", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?", re.ASCII)
 
 
 class Options:
@@ -188,9 +188,7 @@ class Load:
         # affect, and the tasks refuse files with such values.
         self._predicate = without_rebased_literals(conjunction(predicates)) if predicates else None
         self.columns: tuple[str, ...] = self._columns_to_read(options, source.schema)
-        filter_columns = [] if self.filter is None else self.filter.columns or source.schema.names
-        for name in sorted(source.partition_columns() & {*self.columns, *filter_columns}):
-            _require_partition_type(source, name)
+        self._require_known_types(files.other_types)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
         row_filter = self._row_filter(keys, source.schema)
         # Each Spark task gets this reader and its scan tasks.
@@ -209,6 +207,18 @@ class Load:
             return tuple(names)
         other_names = self.filter.columns - set(names_read)
         return (*names_read, *(name for name in names if name in other_names))
+
+    def _require_known_types(self, other_types: frozenset[str]) -> None:
+        """Raise `UnsupportedType` if a partition column of another type is read or filtered."""
+        used = set(self.columns)
+        if self.filter is not None:
+            used |= other_types if self.filter.columns is None else self.filter.columns
+        for name in sorted(used & other_types):
+            raise UnsupportedType(
+                f"Spark reads partition column {name!r} as numbers or timestamps, and scan() does "
+                "not; leave it out with columns, or use spark.read.parquet after "
+                "zonebloom.spark.enable(spark)"
+            )
 
     def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> SqlRowFilter | None:
         """Return the filter that tasks apply to rows: the exact parts of the filter and keys.
@@ -266,6 +276,8 @@ class SparkFiles:
     rebase: RebaseCheck
     # Spark's types that differ from those of pyarrow's schema: INT96 and partition columns.
     types: dict[str, st.DataType]
+    # Partition columns that are text here, and of other types in Spark.
+    other_types: frozenset[str]
     # True if Spark finds columns whose names a file spells in another case.
     ignores_case: bool
 
@@ -277,8 +289,15 @@ class SparkFiles:
         it as microseconds instead, like Spark.
         """
         source = ds.opened.source
-        kinds = {name: _partition_type(source, name) for name in sorted(source.partition_columns())}
-        types = {name: kind for name, kind in kinds.items() if kind is not None}
+        types: dict[str, st.DataType] = {}
+        other_types: set[str] = set()
+        for name in sorted(source.partition_columns()):
+            texts = _partition_texts(source, name)
+            kind = _partition_type(texts)
+            if kind is not None:
+                types[name] = kind
+            elif texts and (all(map(_NUMBER.fullmatch, texts)) or all(map(_is_time, texts))):
+                other_types.add(name)
         instants = _int96_columns(source)
         if instants:
             types |= dict.fromkeys(instants, st.TimestampType())
@@ -288,7 +307,8 @@ class SparkFiles:
             file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
             source = replace(source, schema=schema, file_format=file_format)
             ds = Dataset(OpenedDataset(source, ds.opened.catalog), ds.title)
-        return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)
+        rebase = RebaseCheck.of(source, instants, old_calendar)
+        return cls(ds, rebase, types, frozenset(other_types), ignores_case)
 
     def task_reader(self, columns: tuple[str, ...], row_filter: EngineFilter | None) -> TaskReader:
         """Return the reader that tasks use to read columns of the files."""
@@ -311,9 +331,8 @@ def _int96_columns(source: Source) -> tuple[str, ...]:
     )
 
 
-def _partition_type(source: Source, name: str) -> st.DataType | None:
-    """Return the type that Spark infers from partition values, or None if it is pyarrow's type."""
-    texts = _partition_texts(source, name)
+def _partition_type(texts: Sequence[str]) -> st.DataType | None:
+    """Return the integer, double or date type that Spark infers from partition values, or None."""
     if not texts:
         return None
     if all(map(_INTEGER.fullmatch, texts)):
@@ -331,18 +350,9 @@ def _partition_texts(source: Source, name: str) -> list[str]:
     return [str(value) for value in values if value is not None]
 
 
-def _require_partition_type(source: Source, name: str) -> None:
-    """Raise `UnsupportedType` if Spark may infer another type than `_partition_type` returns."""
-    texts = _partition_texts(source, name)
-    if not texts or _partition_type(source, name) is not None:
-        return
-    for kind, pattern in (("numbers", _NUMBER), ("timestamps", _TIMESTAMP)):
-        if all(map(pattern.fullmatch, texts)):
-            raise UnsupportedType(
-                f"partition column {name!r} has {kind} such as {min(texts)!r}, which scan() does "
-                "not read as Spark does; leave it out with columns, or use spark.read.parquet "
-                "after zonebloom.spark.enable(spark)"
-            )
+def _is_time(text: str) -> bool:
+    """Return whether Spark reads a partition value as a date or a timestamp."""
+    return _is_date(text) or _TIMESTAMP.fullmatch(text) is not None
 
 
 def _is_date(text: str) -> bool:
