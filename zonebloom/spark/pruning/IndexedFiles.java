@@ -132,7 +132,6 @@ public final class IndexedFiles implements FileIndex {
     inner.refresh();
   }
 
-
   /** Return the bytes of all files, or of those that the scan of withFilters() reads. */
   public long sizeInBytes() {
     if (scanDataFilters == null) return inner.sizeInBytes();
@@ -644,6 +643,13 @@ public final class Plans {
     return files instanceof IndexedFiles ? ((IndexedFiles) files).lastResult() : null;
   }
 
+  /** Return the file index of a node of a logical plan, or null if the node reads no files. */
+  static FileIndex files(Object node) {
+    if (!(node instanceof LogicalRelation)) return null;
+    Object relation = ((LogicalRelation) node).relation();
+    return relation instanceof HadoopFsRelation ? ((HadoopFsRelation) relation).location() : null;
+  }
+
   /** Return the session whose settings apply when Spark reads the files of a relation. */
   static SparkSession session(HadoopFsRelation relation) {
     return (SparkSession) relation.sparkSession();
@@ -802,10 +808,7 @@ public final class DescribedScanStrategy extends SparkStrategy {
 
   private static boolean hasIndexedFiles(LogicalPlan plan) {
     for (Object leaf : JavaConverters.seqAsJavaList(plan.collectLeaves())) {
-      if (!(leaf instanceof LogicalRelation)) continue;
-      Object relation = ((LogicalRelation) leaf).relation();
-      if (relation instanceof HadoopFsRelation
-          && ((HadoopFsRelation) relation).location() instanceof IndexedFiles) return true;
+      if (Plans.files(leaf) instanceof IndexedFiles) return true;
     }
     return false;
   }

@@ -94,8 +94,7 @@ final class FilteredScan {
       return null;
     }
     LogicalRelation relation = (LogicalRelation) ((Filter) plan).child();
-    if (!(relation.relation() instanceof HadoopFsRelation)) return null;
-    FileIndex files = ((HadoopFsRelation) relation.relation()).location();
+    FileIndex files = Plans.files(relation);
     if (!(files instanceof IndexedFiles)) return null;
     return new FilteredScan((Filter) plan, relation, (IndexedFiles) files);
   }
@@ -211,7 +210,7 @@ final class JoinKeys extends NodeChange {
       if (isCancelled(error)) Platform.throwException(error);
       // Spark runs the plan as it is. If it fails for the same reason, the user sees why.
       join = (Join) plan;
-      note = "its smaller side failed: " + error;
+      note = "it cannot be examined: " + error;
     }
     join.setTagValue(NOTE, note);
     // Spark keeps the old node if the new one equals it.
@@ -237,7 +236,7 @@ final class JoinKeys extends NodeChange {
 
   private boolean isCancelled(Throwable error) {
     if (Thread.currentThread().isInterrupted()) return true;
-    // Spark 3.5 gives a job that is cancelled no error class. It gives one or a cause to others.
+    // In Spark 3.5 the error of a cancelled job has no class and no cause. Other errors have one.
     boolean hasClass = !session.version().startsWith("3.");
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       if (cause instanceof InterruptedException) return true;
@@ -293,7 +292,6 @@ final class JoinKeys extends NodeChange {
         rows = compute(small);
       } catch (Exception error) {
         if (isCancelled(error)) throw error;
-        // Spark runs the plan as it is. If it fails for the same reason, the user sees why.
         setUseless(sides, "its smaller side failed: " + error);
         return join;
       }
@@ -387,10 +385,7 @@ final class JoinKeys extends NodeChange {
   private static double bytes(LogicalPlan side) {
     double bytes = 0;
     for (Object item : JavaConverters.seqAsJavaList(side.collectLeaves())) {
-      if (!(item instanceof LogicalRelation)) continue;
-      Object relation = ((LogicalRelation) item).relation();
-      if (!(relation instanceof HadoopFsRelation)) continue;
-      FileIndex files = ((HadoopFsRelation) relation).location();
+      FileIndex files = Plans.files(item);
       if (files instanceof IndexedFiles) bytes += files.sizeInBytes();
     }
     return bytes;
@@ -437,8 +432,7 @@ final class JoinKeys extends NodeChange {
       }
       boolean isKnown =
           leaf instanceof Range
-              || (leaf instanceof LogicalRelation
-                  && ((LogicalRelation) leaf).relation() instanceof HadoopFsRelation)
+              || Plans.files(leaf) != null
               || (leaf instanceof InMemoryRelation
                   && ((InMemoryRelation) leaf).cacheBuilder().isCachedColumnBuffersLoaded());
       scala.math.BigInt size = leaf.stats().sizeInBytes();
@@ -618,7 +612,7 @@ final class JoinKey {
     if (key instanceof UTF8String) return UTF8String.fromString(key.toString()).equals(key);
     if (type instanceof DateType) {
       int day = ((Integer) key).intValue();
-      // Some time zones skipped a day, which java.sql.Date does not have in them.
+      // Some time zones skipped a day. A java.sql.Date cannot be that day there.
       Date date = DateTimeUtils$.MODULE$.toJavaDate(day);
       return day >= FIRST_DAY && DateTimeUtils$.MODULE$.fromJavaDate(date) == day;
     }
@@ -657,7 +651,7 @@ final class PushDown {
   }
 }
 
-/** A call that runs a physical plan. */
+/** A function without parameters that runs a physical plan, as Spark's methods take it. */
 final class CollectCall extends scala.runtime.AbstractFunction0 {
   private final SparkPlan plan;
 
@@ -686,17 +680,14 @@ final class SideReplacer extends NodeChange {
         && listings(plan).equals(listings(side));
   }
 
-  /** Return the listings of files in a plan. Of one folder there may be listings of two times. */
+  /** Return numbers for the listings that a plan reads. A folder may be listed at two times. */
   private static List listings(LogicalPlan plan) {
     List listings = new ArrayList();
     for (Object leaf : JavaConverters.seqAsJavaList(plan.collectLeaves())) {
-      if (!(leaf instanceof LogicalRelation)) continue;
-      Object relation = ((LogicalRelation) leaf).relation();
-      if (!(relation instanceof HadoopFsRelation)) continue;
-      FileIndex files = ((HadoopFsRelation) relation).location();
+      FileIndex files = Plans.files(leaf);
       if (files instanceof IndexedFiles) files = ((IndexedFiles) files).inner;
       // File indices of the same folder are equal, even if their files differ.
-      listings.add(System.identityHashCode(files));
+      if (files != null) listings.add(System.identityHashCode(files));
     }
     return listings;
   }
