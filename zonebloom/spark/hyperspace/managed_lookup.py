@@ -20,7 +20,7 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.pruning.answer import PruningResult
-from zonebloom.spark.pruning.index_lookup import Found, IndexLookup
+from zonebloom.spark.pruning.index_lookup import IndexLookup, KnownFolders
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
@@ -61,10 +61,12 @@ class ManagedLookup(IndexLookup):
             warnings=(*result.warnings, *map(IndexNotUsedWarning, warned_texts)),
         )
 
-    def _may_know(self, root: str, found: Found, columns: frozenset[str] = frozenset()) -> bool:
+    def _may_know(
+        self, root: str, known_folders: KnownFolders, columns: frozenset[str] = frozenset()
+    ) -> bool:
         return any(_covers_roots(record, [root]) for record in self._chosen)
 
-    def _merged_roots(self, roots: Sequence[str], found: Found) -> list[str]:
+    def _merged_roots(self, roots: Sequence[str], known_folders: KnownFolders) -> list[str]:
         # Each root has its own records.
         return list(roots)
 
@@ -74,7 +76,7 @@ class ManagedLookup(IndexLookup):
         filesystem: pafs.FileSystem,
         files: ListedFiles,
         columns: frozenset[str],
-        found: Found,
+        known_folders: KnownFolders,
     ) -> Iterator[CatalogFiles]:
         """Yield the files as each catalog with usable indices knows them."""
         usable: dict[str, set[str]] = {}

@@ -40,8 +40,8 @@ from zonebloom.storage.paths import folders_above, plain_path, split_path
 
 CachedType = TypeVar("CachedType")
 
-# The folder of the index of each folder, None if it has none. A request looks at each only once.
-Found = dict[tuple[str, str], str | None]
+# The index folder of each data folder that a request has looked at, or None if there is none.
+KnownFolders = dict[tuple[str, str], str | None]
 # One or more folders of indices.
 IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 
@@ -66,17 +66,19 @@ class IndexLookup:
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip. Files are listed only if they may have an index."""
-        roots, found = scan.roots, Found()
+        roots, known_folders = scan.roots, KnownFolders()
         with collected_warnings() as issued_warnings:
-            if not any(self._may_know(root, found) for root in roots):
+            if not any(self._may_know(root, known_folders) for root in roots):
                 text = f"there is no index in {roots[0]} or above" if roots else ""
                 results = [PruningResult.keep_all(Reason.NO_INDEX, text)] if roots else []
-            elif len(roots) == 1 and not self._may_know(roots[0], found, scan.columns):
+            elif len(roots) == 1 and not self._may_know(roots[0], known_folders, scan.columns):
                 text = f"no index on {', '.join(sorted(scan.columns))}"
                 results = [PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)]
             else:
-                groups = self._files_by_root(scan.files, roots, found)
-                results = [self._ask_root(root, files, scan, found) for root, files in groups]
+                groups = self._files_by_root(scan.files, roots, known_folders)
+                results = [
+                    self._ask_root(root, files, scan, known_folders) for root, files in groups
+                ]
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
@@ -88,23 +90,23 @@ class IndexLookup:
         )
 
     def _files_by_root(
-        self, files: ListedFiles, roots: Sequence[str], found: Found
+        self, files: ListedFiles, roots: Sequence[str], known_folders: KnownFolders
     ) -> list[tuple[str, ListedFiles]]:
         """Return the files below each root, or below each folder in place of several roots."""
         groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
-        folders = self._merged_roots([root for root, _ in groups], found)
+        folders = self._merged_roots([root for root, _ in groups], known_folders)
         if len(folders) == len(groups):
             return groups
         return self._cached(tuple(folders), (files,), lambda: files.by_root(folders))
 
-    def _merged_roots(self, roots: Sequence[str], found: Found) -> list[str]:
+    def _merged_roots(self, roots: Sequence[str], known_folders: KnownFolders) -> list[str]:
         """Return the roots, with one folder in place of those whose files only one index knows.
 
         A glob of many folders is then asked about at once.
         """
         groups: dict[tuple[str, str], list[str]] = {}
         for root in roots if len(roots) > 1 else ():
-            groups.setdefault(self._place_key(root, found), []).append(root)
+            groups.setdefault(self._place_key(root, known_folders), []).append(root)
         merged: list[str] = []
         for key, group in groups.items():
             # It compares lists item by item.
@@ -112,18 +114,18 @@ class IndexLookup:
             common_folder = "/".join(common_names)
             # Without a slash it is only the scheme of a URI.
             is_folder = "/" in common_folder and bool(split_path(common_folder)[1].strip("/"))
-            is_same_place = is_folder and key == self._place_key(common_folder, found)
+            is_same_place = is_folder and key == self._place_key(common_folder, known_folders)
             merged += [common_folder] if is_same_place else group
         return merged or list(roots)
 
-    def _place_key(self, root: str, found: Found) -> tuple[str, str]:
+    def _place_key(self, root: str, known_folders: KnownFolders) -> tuple[str, str]:
         """Return the only index folder that may know a root, or else the root itself.
 
         The kind of the file system comes first, "" for the root itself.
         """
         try:
             filesystem, base = open_path(self._spark, root)
-            folders = self._index_folders(filesystem, base, found)
+            folders = self._index_folders(filesystem, base, known_folders)
         except (ZoneBloomError, OSError, pa.ArrowException):
             folders = []
         return (filesystem.type_name, folders[0]) if len(folders) == 1 else ("", root)
@@ -149,14 +151,16 @@ class IndexLookup:
         An index_dir does not tell its data folder, so the path stands for it. Raises `SourceError`.
         """
         filesystem, base = open_path(self._spark, path)
-        for folder in self._index_folders(filesystem, base, Found()):
+        for folder in self._index_folders(filesystem, base, KnownFolders()):
             yield filesystem, root_of_index(filesystem, base, folder) or base, folder
 
-    def _may_know(self, root: str, found: Found, columns: frozenset[str] = frozenset()) -> bool:
+    def _may_know(
+        self, root: str, known_folders: KnownFolders, columns: frozenset[str] = frozenset()
+    ) -> bool:
         """Return whether files below a root may have an index on one of the given columns."""
         try:
             filesystem, base = open_path(self._spark, root)
-            folders = self._index_folders(filesystem, base, found)
+            folders = self._index_folders(filesystem, base, known_folders)
             if not columns:
                 return bool(folders)
             catalogs = [self._catalog(filesystem, folder) for folder in folders]
@@ -166,14 +170,16 @@ class IndexLookup:
         except (ZoneBloomError, OSError, pa.ArrowException):
             return True
 
-    def _index_folders(self, filesystem: pafs.FileSystem, base: str, found: Found) -> list[str]:
+    def _index_folders(
+        self, filesystem: pafs.FileSystem, base: str, known_folders: KnownFolders
+    ) -> list[str]:
         """Return the folders of indices that may know files below a path, the nearest first."""
         folders = list(self._given_folders(filesystem))
         for root in folders_above(base):
             key = filesystem.type_name, root
-            if key not in found:
-                found[key] = self._folder_at(filesystem, root)
-            folders += filter(None, [found[key]])
+            if key not in known_folders:
+                known_folders[key] = self._folder_at(filesystem, root)
+            folders += filter(None, [known_folders[key]])
         return list(dict.fromkeys(folders))
 
     def _folder_at(self, filesystem: pafs.FileSystem, root: str) -> str | None:
@@ -205,7 +211,7 @@ class IndexLookup:
         return cached[1]
 
     def _ask_root(
-        self, root: str, files: ListedFiles, scan: JvmScan, found: Found
+        self, root: str, files: ListedFiles, scan: JvmScan, known_folders: KnownFolders
     ) -> PruningResult:
         try:
             filesystem, base = open_path(self._spark, root)
@@ -214,7 +220,9 @@ class IndexLookup:
             return PruningResult.keep_all(Reason.NO_INDEX, text)
         try:
             place = root, base
-            catalog_files = self._catalog_files(place, filesystem, files, scan.columns, found)
+            catalog_files = self._catalog_files(
+                place, filesystem, files, scan.columns, known_folders
+            )
             results = [files_of_catalog.ask(scan) for files_of_catalog in catalog_files]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return PruningResult.of_unusable_index(f"the index of {root} is not used: {error}")
@@ -228,7 +236,7 @@ class IndexLookup:
         filesystem: pafs.FileSystem,
         files: ListedFiles,
         columns: frozenset[str],
-        found: Found,
+        known_folders: KnownFolders,
     ) -> Iterator[CatalogFiles]:
         """Yield the files with the catalog that is used for them, if any catalog knows them.
 
@@ -236,7 +244,7 @@ class IndexLookup:
         ``place`` is a root as Spark writes it, and as a path in the file system.
         """
         first = None
-        for folder in self._index_folders(filesystem, place[1], found):
+        for folder in self._index_folders(filesystem, place[1], known_folders):
             try:
                 catalog_files = self._open_files(place, self._catalog(filesystem, folder), files)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:

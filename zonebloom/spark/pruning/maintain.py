@@ -70,9 +70,10 @@ class IndexMaintainer:
         """Take the report that a write to a folder has ended. The JVM calls this."""
         refresh = self._refresh_soon(folder)
         if refresh is None:
-            # The write was planned before maintenance was started anew, or ended.
-            if self._state.maintainer not in (None, self):
-                self._state.maintainer.accept(folder)
+            # The write was planned before `stop`, and perhaps there is a new maintainer.
+            current = self._state.maintainer
+            if current is not None and current is not self:
+                current.accept(folder)
         elif self._blocking:
             refresh.result()
 
