@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -33,6 +34,15 @@ CHECKS = ("pytest", "ruff", "pyright")
 SITE = PROJECT["urls"]["Documentation"]
 REPOSITORY = PROJECT["urls"]["Source"]
 SECTIONS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+# Only these folders may hold binary and large files.
+FOLDERS_OF_BINARIES = ("bench/plots/", "docs/images/", "tests/golden/")
+MAX_FILE_BYTES = 500_000
+BINARY_ENDINGS = {
+    *(".arrow", ".avro", ".bin", ".bz2", ".class", ".dll", ".exe", ".feather", ".gif", ".gz"),
+    *(".jar", ".jpeg", ".jpg", ".lance", ".nbc", ".nbi", ".npy", ".npz", ".orc", ".parquet"),
+    *(".pdf", ".pickle", ".pkl", ".png", ".pyc", ".pyd", ".so", ".tar", ".tgz", ".webp", ".whl"),
+    *(".xz", ".zip", ".zst"),
+}
 
 
 def read(path: Path) -> str:
@@ -71,6 +81,38 @@ def code_blocks(text: str) -> list[str]:
 def classified_versions() -> list[str]:
     found = (re.fullmatch(r".*:: (3\.\d+)", classifier) for classifier in PROJECT["classifiers"])
     return [match[1] for match in found if match]
+
+
+def files_of_the_repository() -> list[str]:
+    """Return the files that a commit of everything would hold. Skip the test without Git."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("Git cannot list the files")
+    names = {name for name in listed.stdout.decode().split("\0") if name}
+    return sorted(name for name in names if (ROOT / name).is_file())
+
+
+# Files
+
+
+def test_binary_and_large_files_have_their_folders():
+    refused = [
+        name
+        for name in files_of_the_repository()
+        if not name.startswith(FOLDERS_OF_BINARIES)
+        and (
+            Path(name).suffix.lower() in BINARY_ENDINGS
+            or (ROOT / name).stat().st_size > MAX_FILE_BYTES
+            or b"\0" in (ROOT / name).read_bytes()
+        )
+    ]
+    assert refused == []
 
 
 # Workflows
