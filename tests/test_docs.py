@@ -9,7 +9,7 @@ import re
 
 import pytest
 from helpers import ROOT
-from pages import Page
+from pages import run_as_a_reader
 
 PAGES = sorted(
     path
@@ -20,9 +20,8 @@ PAGES = sorted(
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_the_code_of_a_page_prints_what_the_page_shows(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Page(path).run()
+def test_the_code_of_a_page_prints_what_the_page_shows(path, tmp_path):
+    run_as_a_reader(path, tmp_path)
 
 
 @pytest.mark.parametrize("path", [*PAGES, ROOT / "docs/spark.md"], ids=lambda path: path.stem)

@@ -41,6 +41,7 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
     """
     from zonebloom.cli import demo, engines
     from zonebloom.facade.opening import dataset
+    from zonebloom.sbbf.kernel_loader import KERNELS
 
     if engine is None:
         engine = "local" if master is None else "spark"
@@ -52,6 +53,9 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
     run = EngineRun.measure(
         engine, master, lambda session: demo.build_indices(path, session, progress=True)
     )
+    # The lookups show what a process reads that runs on, and not what its first moments cost.
+    text.print_to_stderr("loading the compiled kernels; the first time takes about half a minute")
+    KERNELS.load()
     datasets = {name: dataset(os.path.join(path, name)) for name in tables}
     indices = {name: ds.describe_indices() for name, ds in datasets.items()}
     results = [

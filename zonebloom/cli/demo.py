@@ -174,7 +174,7 @@ def _write(
 class DemoLookup:
     """A filter, and the same filter as an expression for PyArrow to check the result by.
 
-    ``why_no_win`` says why the index can save little, if it can.
+    ``why_no_win`` says why the index can save little in this data, if it cannot save more.
     """
 
     dataset: str
@@ -279,7 +279,7 @@ def run_lookup(ds: Dataset, lookup: DemoLookup, table: pa.Table) -> DemoLookupRe
     read_bytes = stats.index_bytes + stats.data_bytes
     why_no_win = ""
     if scan_stats.data_bytes < _MIN_GAIN * read_bytes:
-        why_no_win = lookup.why_no_win or f"{kept_zones} of {num_zones} zones may hold a match"
+        why_no_win = lookup.why_no_win or _explain_no_win(stats, kept_zones, num_zones)
     return DemoLookupResult(
         dataset=lookup.dataset,
         filter=lookup.filter,
@@ -294,6 +294,15 @@ def run_lookup(ds: Dataset, lookup: DemoLookup, table: pa.Table) -> DemoLookupRe
         same_rows=rows.equals(expected) and scanned_rows.equals(expected),
         why_no_win=why_no_win,
     )
+
+
+def _explain_no_win(stats: ScanStats, kept_zones: int, num_zones: int) -> str:
+    zones = f"{kept_zones} of {num_zones} zones may hold a match"
+    if 2 * kept_zones > num_zones:
+        return f"{zones}, so a lookup reads nearly as much as a scan"
+    if stats.index_bytes > stats.data_bytes:
+        return f"{zones}, but the first lookup of a column also reads its index; later ones do not"
+    return f"only {zones}, but they share pages with other zones, and a page is read whole"
 
 
 def _measure_read(
