@@ -29,6 +29,14 @@ def test_a_page_contains_no_path_of_a_machine(path):
     assert not re.search(r"/(home|root|tmp|work|Users)/", path.read_text(encoding="utf-8"))
 
 
+def test_the_first_figures_of_the_readme_are_those_of_its_table():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"^\*\*Find one of 8 million.*$", readme, re.MULTILINE)
+    rows = re.findall(r"^\| (one key.*?) \| ([\d.,]+) \| ([\d.,]+) \|", readme, re.MULTILINE)
+    first_lookup, warm_lookup = ([*times] for _, *times in rows)
+    assert re.findall(r"([\d.,]+) ms", sentence) == warm_lookup + first_lookup
+
+
 def test_links_of_the_readme_point_to_files():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!http)([^)#]+)", readme):
