@@ -292,8 +292,11 @@ class Dataset(pads.UnionDataset, Displayed):
             NOT p                                       if it simplifies to one of these
             (a, b) IN ((5, 'x'), (6, 'y'))              if it can answer both columns
             a = 40 + 2, a > now() - INTERVAL 1 DAY      as with the computed constant
-            ranges, !=, NOT IN, IS NOT NULL, LIKE       no, except for partition columns
-            a % 2 = 0, lower(a) = 'x', tags[1] = 'x'    no
+            a < 5, a BETWEEN 5 AND 6, a LIKE 'x%'       with a ZONEMAP, or on partition columns
+            a <> 5, a IS NOT NULL                       with a ZONEMAP, or on partition columns
+            a LIKE '%x%', ILIKE, lower(a) = 'x'         with an index of words or trigrams
+            list_contains(tags, 'x'), m['k'] = 'x'      with an index of elements or entries
+            a NOT IN (5), a % 2 = 0, tags[1] = 'x'      no, except on partition columns
 
         Functions and operators of SQL mean the same as in DuckDB; an unknown function raises an
         error that names similar ones. ``x // 0`` and ``x % 0`` are null, and an integer overflow
@@ -783,7 +786,7 @@ class Dataset(pads.UnionDataset, Displayed):
         plaintext : bool
             Whether to build an unencrypted index over encrypted files. By default this is refused
             if the dataset was opened without ``encryption``, because filters reveal which keys
-            exist, and key ranges reveal the least and the greatest.
+            exist, and the least and greatest keys of files, or of zones, are stored as they are.
         train : bool
             False creates an index that covers no file yet. `optimize.optimize_indices` or a
             refresh on Spark indexes the files later, and until then all of them are read.
