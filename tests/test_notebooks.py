@@ -50,10 +50,6 @@ def test_a_notebook_prints_its_committed_output(path, tmp_path):
     committed = nbformat.read(path, as_version=4)
     nbformat.validate(committed)
     executed = nbformat.from_dict(committed)
-    # Until a thread has loaded the kernels, PyArrow reads, and a plan says so.
-    startup = tmp_path / "ipython" / "profile_default" / "startup"
-    startup.mkdir(parents=True)
-    (startup / "warmup.py").write_text("import zonebloom\n\nzonebloom.warmup()\n")
     client = nbclient.NotebookClient(
         executed, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
     )
