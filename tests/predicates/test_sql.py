@@ -388,7 +388,8 @@ def test_widened_columns_stay_answerable(text, column):
 
 
 NAMES = pa.schema(
-    {"id": "int64", "a.b": "int64", "Kind": "int64", "kind": "int64", "date": "int64",
+    {"id": "int64", "a.b": "int64", "c.d": "int64", "Kind": "int64", "kind": "int64",
+     "date": "int64",
      "a": pa.struct({"b": pa.int64(), "C d": pa.int64(), "x.y": pa.int64()}), "Upper": "int64",
      "l": pa.list_(pa.int64())}
 )  # fmt: skip
@@ -403,8 +404,10 @@ NAMES = pa.schema(
         ('"UPPER" = 1', ("Upper",)),
         ("kind = 1", ("kind",)),
         ('"Kind" = 1', ("Kind",)),
-        ("a.b = 1", ("a.b",)),
+        ("a.b = 1", ("a", "b")),
+        ("a['b'] = 1", ("a", "b")),
         ('"a.b" = 1', ("a.b",)),
+        ("c.d = 1", ("c.d",)),
         ('a."C d" = 1', ("a", "C d")),
         ("A.`c D` = 1", ("a", "C d")),
         ("a.`x.y` = 1", ("a", "x.y")),
@@ -415,6 +418,25 @@ def test_column_names_follow_the_rules_of_sql(text, path):
     _, predicate = translate_filter(text, NAMES)
     assert isinstance(predicate, Equals)
     assert predicate.column == path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s['a'] = 10",
+        '"s"."a" = 10',
+        '"s.a" = 10',
+        "x['b']['c'] = 4",
+        "x.b.c = 4",
+        "s['a'] + 0 = 10",
+    ],
+)
+def test_dots_between_names_are_not_part_of_a_name(text):
+    columns = {"s.a": [10, 20], "s": [{"a": 1}, {"a": 10}]}
+    columns |= {"x.b": [{"c": 1}, {"c": 2}], "x": [{"b": {"c": 4}}, {"b": {"c": 2}}]}
+    rows = pa.table(columns)
+    wanted = duckdb.sql(f'SELECT "s.a" FROM rows WHERE {text}').fetchall()
+    assert zb.dataset(rows).to_table(["s.a"], text)["s.a"].to_pylist() == [row[0] for row in wanted]
 
 
 @pytest.mark.parametrize(

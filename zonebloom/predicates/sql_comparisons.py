@@ -217,10 +217,8 @@ class PlainSqlTranslator(SqlTranslator):
 
     def resolve_column(self, names: list[str], node: Any) -> Operand:
         full_name = ".".join(names)
-        if full_name in self.schema.names or (
-            not matching_names(self.schema.names, names[0])
-            and matching_names(self.schema.names, full_name)
-        ):
+        is_column = bool(matching_names(self.schema.names, names[0]))
+        if not is_column and matching_names(self.schema.names, full_name):
             names = [full_name]
         path: list[str] = []
         fields: pa.Schema | pa.DataType = self.schema
