@@ -875,11 +875,14 @@ class TestLeaves:
         assert rows.column("key_index").to_pylist() == [1, 0]
         assert rows.drop_columns("key_index").to_pylist() == expected([8, 9])
 
-    def test_lookups_return_leaves_beside_a_column_named_key_index(self):
+    @pytest.mark.parametrize("columns", [None, ["key_index", "st.x"]])
+    def test_lookups_return_one_column_named_key_index(self, columns):
         ds = zb.dataset(pa.table({"key_index": [7, 8], "st": [{"x": 1}, {"x": 2}]}))
-        result = ds.lookup("key_index", [8], ["key_index", "st.x"])
-        assert result.column_names == ["key_index", "key_index", "st.x"]
-        assert [column.to_pylist() for column in result.columns] == [[0], [8], [2]]
+        for column, keys in [("key_index", [8]), (["key_index"], {"key_index": [8]})]:
+            with pytest.raises(InvalidArgument, match="'key_index'"):
+                ds.lookup(column, keys, columns)
+            found = ds.lookup(column, keys, ["st"])
+            assert found.to_pylist() == [{"key_index": 0, "st": {"x": 2}}]
 
     def test_inner_structs_are_read(self, nested):
         table = nested.to_table(["client.at"], "n IN (7, 8)")

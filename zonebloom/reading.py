@@ -112,16 +112,21 @@ def look_up(
     """Return the rows that hold one of the keys; see `Dataset.lookup`."""
     from zonebloom.scan.lookup import lookup_keys
 
+    if isinstance(columns, Mapping):
+        raise arguments.invalid_value(columns, "columns", "give a list of names")
+    source, projection = opened.source, opened.binding.checked_columns(columns)
+    if projection is None:
+        projection = source.schema.names
+    if "key_index" in projection:
+        raise InvalidArgument(
+            "a lookup returns the position of the key as 'key_index', and the dataset has a column "
+            "of that name; name other columns in columns"
+        )
     if isinstance(column, list | tuple):
         return _look_up_tuples(opened, column, keys, columns, nulls=nulls)
     column = arguments.require_text(column, "column")
     nulls = arguments.require_bool(nulls, "nulls")
-    source, key_column = opened.source, opened.column(column)
-    if columns is None:
-        return lookup_keys(opened, key_column, keys, source.schema.names, nulls)
-    if isinstance(columns, Mapping):
-        raise arguments.invalid_value(columns, "columns", "give a list of names")
-    projection = opened.binding.checked_columns(columns) or []
+    key_column = opened.column(column)
     if not isinstance(projection, dict):
         return lookup_keys(opened, key_column, keys, projection, nulls)
     # Some names are those of fields of structs. Read the structs.
@@ -129,7 +134,6 @@ def look_up(
     names = [name if name in top_level_names else name.partition(".")[0] for name in projection]
     names = list(dict.fromkeys(names))
     rows = lookup_keys(opened, key_column, keys, names, nulls)
-    # The dataset may have a column key_index of its own, so remove ours before the projection.
     key_index = rows.schema.field(0)
     return project(rows.remove_column(0), projection).add_column(0, key_index, rows.column(0))
 
