@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
@@ -13,6 +16,9 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import assert_equals_pyarrow, build, numbered, plain_dataset, touch_later
+from helpers import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from seams import replace_function
 
 import zonebloom as zb
@@ -221,3 +227,103 @@ def test_matching_rows_have_the_right_offsets(
     replace(folder / "part-001.parquet", table.slice(1))
     with pytest.raises(errors.FragmentChanged, match="search again"):
         list(execution.matches(part))
+
+
+PLAIN_TERMS: dict[str, Callable[[Any], bool]] = {
+    "a = 5": lambda row: row["a"] == 5,
+    "a IN (5, 6)": lambda row: row["a"] in (5, 6),
+    "NOT a IN (6, 7)": lambda row: row["a"] is not None and row["a"] not in (6, 7),
+    "a > 4": lambda row: row["a"] is not None and row["a"] > 4,
+    "a IS NOT NULL": lambda row: row["a"] is not None,
+    "s LIKE '1%'": lambda row: row["s"].startswith("1"),
+    "list_contains(l, 1)": lambda row: 1 in row["l"],
+    "(a = 5 OR a < 3)": lambda row: row["a"] is not None and (row["a"] == 5 or row["a"] < 3),
+}
+# Terms that fail on some rows.
+FAILING_TERMS: dict[str, Callable[[Any], bool]] = {
+    "b + b > 1": lambda row: _in_int64(2 * row["b"]) > 1,
+    "s::INT > 1": lambda row: int(row["s"]) > 1,
+}
+MIXED_ROWS = st.fixed_dictionaries(
+    {
+        "a": st.sampled_from([None, 1, 5, 6, 7]),
+        "b": st.sampled_from([0, 1, 2, -(2**63)]),
+        "s": st.sampled_from(["1", "12", "x", "2"]),
+        "l": st.sampled_from([[], [1], [1, 2], [3]]),
+    }
+)
+
+
+def _in_int64(value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError(value)
+    return value
+
+
+@settings(max_examples=cases(120), deadline=None)
+@given(
+    st.lists(MIXED_ROWS, min_size=1, max_size=12),
+    st.lists(st.sampled_from(list(PLAIN_TERMS)), max_size=2),
+    st.lists(st.sampled_from(list(FAILING_TERMS)), min_size=1, max_size=2),
+    st.sampled_from(["HASH", "ZONEMAP", "BLOOMFILTER"]),
+    st.randoms(use_true_random=False),
+)
+def test_an_index_decides_neither_the_answer_nor_the_error(
+    rows: list[dict[str, Any]],
+    plain: list[str],
+    failing: list[str],
+    kind: str,
+    random: Any,
+) -> None:
+    terms = plain + failing
+    random.shuffle(terms)
+    text = " AND ".join(terms)
+    left = [row for row in rows if all(PLAIN_TERMS[term](row) for term in plain)]
+    try:
+        values = [[FAILING_TERMS[term](row) for term in failing] for row in left]
+        expected = [row for row, parts in zip(left, values, strict=True) if all(parts)]
+    except (OverflowError, ValueError):
+        expected = None
+    fields = {"a": pa.int64(), "b": pa.int64(), "s": pa.string(), "l": pa.list_(pa.int64())}
+    table = pa.Table.from_pylist(rows, pa.schema(fields))
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "d")
+        folder.mkdir()
+        pq.write_table(table, folder / "0.parquet", row_group_size=3)
+        ds = zb.dataset(str(folder))
+        outcomes = [_outcome(ds, text)]
+        ds.create_scalar_index("a", kind, number_of_items=1)
+        if kind != "ZONEMAP":
+            ds.create_scalar_index("l[]", kind, number_of_items=1)
+        outcomes += [_outcome(ds, text), _outcome(ds, text, use_scalar_index=False)]
+    assert outcomes == [expected] * 3, text
+
+
+def _outcome(ds: zb.Dataset, text: str, **options: Any) -> list[dict[str, Any]] | None:
+    try:
+        return ds.scanner(filter=text, **options).to_table().to_pylist()
+    except errors.FilterError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        (pl.col("s").cast(pl.Int64) > 1) & (pl.col("a") == 5),
+        (pc.field("s").cast(pa.int64()) > 1) & (pc.field("a") == pa.scalar(5.0)),
+        [pc.field("s").cast(pa.int64()) > 1, "a = 5"],
+    ],
+    ids=["Polars", "PyArrow", "list"],
+)
+def test_each_filter_language_fails_only_on_rows_that_its_plain_terms_leave(
+    filter: Any, tmp_path: Path
+) -> None:
+    table = pa.table({"a": [2**60 + 1, 5, 6, 6], "s": ["10", "10", "y", "x"]})
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=2)
+    ds = zb.dataset(str(tmp_path), index_dir=str(tmp_path / "_index"))
+    for kind in [None, "HASH", "ZONEMAP"]:
+        if kind is not None:
+            ds.create_scalar_index("a", kind, replace=True, number_of_items=1)
+        assert ds.to_table(filter=filter).to_pylist() == [{"a": 5, "s": "10"}]
+        with pytest.raises(errors.FilterError):
+            ds.to_table(filter=pl.col("s").cast(pl.Int64) > 1)

@@ -192,6 +192,9 @@ def _comparison_sides(
             f"{ast.column_text(path)} is {type_}, and PyArrow would round a {value.type} to "
             f"compare them; give the literal as {type_}"
         )
+    if type_ != value.type and (pt.is_integer(type_) or pt.is_temporal(type_)):
+        # PyArrow would cast the column instead, which fails for values that do not fit.
+        value = _cast_if_exact(value, type_)
     if type_ != value.type and family(type_) == family(value.type) == "integer":
         # PyArrow casts uint64 to int64 to compare them, which fails from 2**63 on.
         values_in_range = integers_in_range(pa.array([value]), type_)
@@ -205,6 +208,14 @@ def _comparison_sides(
             return column, float32_value
         column = column.cast(pa.float64())
     return column, value
+
+
+def _cast_if_exact(value: pa.Scalar, type_: pa.DataType) -> pa.Scalar:
+    try:
+        exact_value = value.cast(type_)
+        return exact_value if exact_value.cast(value.type).equals(value) else value
+    except pa.ArrowException:
+        return value
 
 
 def _values_of_width(values: pa.Array, type_: pa.FixedSizeBinaryType) -> pa.Array:

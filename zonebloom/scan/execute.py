@@ -274,7 +274,8 @@ class Execution:
     def _recheck(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Return the matching rows of a batch, with the columns of the result."""
         table = pa.Table.from_batches([batch])
-        return recheck(table, self._request.filter, self._columns).to_batches()
+        request = self._request
+        return recheck(table, request.filter, self._columns, request.bound).to_batches()
 
     def _pushed_filter(self, plans: Sequence[FragmentPlan]) -> pc.Expression | None:
         """Return the filter to push into PyArrow's scan: all of it, a safe part of it, or None."""
@@ -593,7 +594,7 @@ def _matching_rows(table: pa.Table, request: Request) -> np.ndarray:
     rows = None
     if request.is_predicate_exact and isinstance(predicate, Equals | IsIn):
         rows = rows_matching_predicate(table, predicate)
-    return matching_rows(table, filter) if rows is None else rows
+    return matching_rows(table, filter, request.bound) if rows is None else rows
 
 
 def _map_on_threads(

@@ -29,7 +29,9 @@ class Request:
 
     The predicate is true for every row that matches the filter. If ``is_predicate_exact``, the
     filter also matches every row for which the predicate is true. ``narrow_filter`` matches the
-    same rows as the filter, in files that have not changed since the plan was made. ``limit`` is
+    same rows as the filter, in files that have not changed since the plan was made. ``bound`` is
+    the predicate of the filter, also if no index is asked. Where the filter fails on values of the
+    rows, `matching_rows` needs it to exclude the rows that an index would exclude. ``limit`` is
     the largest number of rows, after ``offset`` rows in the order of ``sort_keys``.
     """
 
@@ -40,6 +42,7 @@ class Request:
     predicate: Predicate | None = None
     is_predicate_exact: bool = False
     narrow_filter: RowFilter | None = None
+    bound: Predicate | None = None
     offset: int = 0
     sort_keys: tuple[SortKey, ...] = ()
     # How many of the last columns are only sorted by.

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import to_numpy
-from zonebloom.errors import InvalidArgument
-from zonebloom.predicates import Equals, IsIn, Predicate, RowFilter
+from zonebloom.errors import FilterError, InvalidArgument
+from zonebloom.predicates import Equals, IsIn, Predicate, RowFilter, Unknown
 from zonebloom.predicates.arrow_form import expression_text
+from zonebloom.predicates.ast import plain_bound
 from zonebloom.predicates.evaluate import (
     cast_table,
     evaluate,
@@ -20,7 +21,9 @@ from zonebloom.predicates.evaluate import (
     row_value_error,
     schema_without_views,
 )
+from zonebloom.predicates.expression import expression_from_predicate
 from zonebloom.predicates.polars import PolarsFilter
+from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.values.normal_types import with_64_bit_offsets
 
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
@@ -35,14 +38,58 @@ _MAX_SLICED_RUNS = 32
 _MAX_TEXT = 200
 
 
-def recheck(table: pa.Table, filter: RowFilter | None, columns: Projection) -> pa.Table:
+def recheck(
+    table: pa.Table,
+    filter: RowFilter | None,
+    columns: Projection,
+    bound: Predicate | None = None,
+) -> pa.Table:
     """Return the rows for which a filter is true, in order, with the columns of a projection."""
     if filter is not None:
-        table = select_rows(table, matching_rows(table, filter))
+        table = select_rows(table, matching_rows(table, filter, bound))
     return project(table, columns)
 
 
-def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
+def matching_rows(table: pa.Table, filter: RowFilter, bound: Predicate | None = None) -> np.ndarray:
+    """Return the numbers of the rows for which a filter is true.
+
+    ``bound`` is the predicate of the filter. ``a = 5 AND b + a > 1`` may overflow in rows that
+    ``a = 5`` excludes. An index excludes them before they are read, so they never make a filter
+    fail.
+    """
+    try:
+        return _rows_where_true(table, filter)
+    except FilterError:
+        rows = None if bound is None else _rows_in_bound(table, filter, bound)
+        if rows is None or rows.size == table.num_rows:
+            raise
+    return rows[_rows_where_true(select_rows(table, rows), filter)]
+
+
+def _rows_in_bound(table: pa.Table, filter: RowFilter, bound: Predicate) -> np.ndarray | None:
+    """Return the numbers of rows that the plain conditions of a filter leave, or None for all."""
+
+    def is_plain(leaf: Predicate) -> bool:
+        """Return whether a leaf can be evaluated, and never fails."""
+        if isinstance(leaf, Unknown):
+            # An index may answer a condition of texts or elements.
+            return leaf.requires is not None and leaf.expression is not None
+        try:
+            expression_from_predicate(leaf, table.schema)
+        except FilterError:
+            return False
+        return True
+
+    plain = plain_bound(bound, is_plain)
+    if plain is None:
+        return None
+    condition: RowFilter = expression_from_predicate(plain, table.schema)
+    if isinstance(filter, SqlRowFilter):
+        condition = SqlRowFilter(condition, filter.derived_columns)
+    return _rows_where_true(table, condition)
+
+
+def _rows_where_true(table: pa.Table, filter: RowFilter) -> np.ndarray:
     if not isinstance(filter, pc.Expression):
         return filter.matching_rows(table)
     try:

@@ -378,7 +378,8 @@ def plan_scan(
         projection, num_hidden_columns = opened.binding.with_columns(
             projection, [key.column for key in sort_keys]
         )
-    expression, predicate = opened.translate(filters)
+    expression, bound = opened.translate(filters)
+    predicate = bound
     if not uses_index:
         predicate = None
     is_predicate_exact = False
@@ -394,6 +395,7 @@ def plan_scan(
         batch_size,
         predicate,
         is_predicate_exact,
+        bound=bound,
         offset=offset,
         sort_keys=sort_keys,
         num_hidden_columns=num_hidden_columns,
