@@ -39,7 +39,7 @@ from zonebloom.index.row_keys.tokens import (
     tokens_of_text,
 )
 from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector
-from zonebloom.predicates.ast import HasElement, HasText, HasTuple
+from zonebloom.predicates.ast import HasElement, HasText, HasTuple, IsIn
 from zonebloom.sbbf.hashing import RowHashes, hash_array
 
 ALPHABET = "abXY09 -_.éÉßẞſKİıi\u0307ΣσςµμÅå日本ЖжﬀǅᲀΩ\U0001f600"
@@ -665,3 +665,28 @@ def test_an_index_of_other_keys_is_not_for_lance(folder):
     ds.create_scalar_index("tags[]", spark=False)
     with pytest.raises(errors.InvalidArgument, match=r"holds tags\[\], which no index of Lance"):
         ds.index_to_lance("tags_idx", "x.lance")
+
+
+@pytest.mark.parametrize("kind", ["HASH", "BLOOMFILTER"])
+@pytest.mark.parametrize(
+    "type_",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+def test_tuples_of_sets_of_all_types_are_looked_up(tmp_path, type_, kind):
+    texts = pa.array(["x", "y", "z"] * 10)
+    table = pa.table({"f": [1.0, 2.0, 3.0] * 10, "s": texts.cast(type_)})
+    pq.write_table(table, tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path, index_dir=tmp_path / "_index")
+    ds.create_scalar_index(("f", "s"), kind, spark=False)
+    values_types = [pa.string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+    for values_type, number in itertools.product(values_types, [pa.scalar(1), pa.scalar(1.0)]):
+        is_number = pc.field("f") == number
+        for keys in [[], ["x"], ["x", "y"]]:
+            values = pa.array(keys, pa.string()).cast(values_type)
+            filters = [pc.field("s").isin(values) & is_number]
+            if keys:
+                filters.append([IsIn(("s",), values), is_number])
+                filters.append((pc.field("s") == values[0]) & is_number)
+            for filter in filters:
+                assert ds.count_rows(filter) == (10 if keys else 0), (values_type, keys)

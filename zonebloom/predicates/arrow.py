@@ -24,6 +24,7 @@ from zonebloom.predicates.arrow_form import (
     expression_text,
     nesting_error,
     parse_entries,
+    plain_literals,
     read_expression,
     subexpression,
 )
@@ -111,6 +112,10 @@ class _ArrowTranslator:
         self._expression = expression
         self._schema = schema
         self._serialized = read_expression(expression)
+        plain_expression = plain_literals(self._serialized)
+        if plain_expression is not None:
+            self._expression = plain_expression
+            self._serialized = read_expression(plain_expression)
         self._nodes = parse_entries(self._serialized.entries)
         self._mixes_signs = False
         for node in self._nodes:

@@ -36,7 +36,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zonebloom.base.arrays import is_view_type
 from zonebloom.errors import FilterError
+from zonebloom.values.normal_types import comparable_type, decoded_type
 
 _Entry: TypeAlias = tuple[str, str]
 
@@ -195,6 +197,37 @@ def parse_entries(entries: list[_Entry]) -> list[ExpressionNode]:
     if len(stack) != 1 or len(root.args) != 1:
         raise MalformedExpression("a call has no end")
     return nodes
+
+
+def plain_literals(form: SerializedExpression) -> pc.Expression | None:
+    """Return an expression with literals of comparable types, or None if its literals are so.
+
+    PyArrow compares no views, and no dictionaries in a set, although columns may have such types.
+    """
+    literals = form.row.columns
+    plain = list(map(_plain_literal, literals))
+    if all(a is b for a, b in zip(plain, literals, strict=True)):
+        return None
+    row = pa.record_batch(plain, [str(number) for number in range(len(plain))])
+    root = parse_entries(form.entries)[-1]
+    return subexpression(SerializedExpression(form.entries, row, form.unpickle), root)
+
+
+def _plain_literal(literal: Any) -> pa.Array:
+    """Return the value of a literal, or the options of a call, with a comparable type."""
+    type_ = literal.type
+    if is_view_type(type_) or pt.is_dictionary(type_):
+        return literal.cast(decoded_type(type_)).cast(comparable_type(type_))
+    if not pt.is_struct(type_) or type_.get_field_index("value_set") < 0:
+        return literal
+    sets = literal.field("value_set")
+    values = sets.values
+    plain_values = _plain_literal(values)
+    if plain_values is values:
+        return literal
+    fields = {field.name: literal.field(field.name) for field in type_}
+    fields["value_set"] = pa.ListArray.from_arrays(sets.offsets, plain_values)
+    return pa.StructArray.from_arrays(list(fields.values()), list(fields))
 
 
 def subexpression(form: SerializedExpression, node: ExpressionNode) -> pc.Expression:

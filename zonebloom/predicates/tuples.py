@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from zonebloom.base.arrays import from_numpy
 from zonebloom.predicates import ast
+from zonebloom.values.normal_types import without_views
 
 # More tuples than this are not made from the sets of several columns.
 _MAX_PRODUCT = 1 << 16
@@ -74,8 +75,9 @@ def _tuples_of(
     if math.prod(sizes) > _MAX_PRODUCT:
         return None
     numbers = np.indices(sizes).reshape(len(sizes), -1)
+    # PyArrow cannot gather views.
     values = [
-        sets[column].take(from_numpy(positions))
+        sets[column].cast(without_views(sets[column].type)).take(from_numpy(positions))
         for column, positions in zip(columns, numbers, strict=True)
     ]
     return ast.HasTuple(tuple(columns), tuple(values), tuple(used_terms))

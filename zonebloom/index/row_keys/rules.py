@@ -226,7 +226,7 @@ class TupleRule(KeyRule):
         bulk = self.hash_tuples(leaf.values, column_types)
         if bulk is not None:
             return KeyQuestion((Probe(bulk.hashes),))
-        found: list[np.ndarray] = []
+        found = [np.empty(0, dtype=np.uint64)]
         for values in zip(*leaf.values, strict=True):
             probes = list(map(probe, column_types, values))
             reason = next(filter(None, (part.unusable_reason for part in probes)), None)
