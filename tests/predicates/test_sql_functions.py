@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from contextlib import suppress
 from decimal import Decimal
 
 import duckdb
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 import zonebloom as zb
+from zonebloom.base.arrays import empty_table
 from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import Compares, Equals, is_same_filter, translate_filter
 from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
+from zonebloom.predicates.sql_functions import _FUNCTIONS
 from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.values.types import integer_bounds
@@ -831,3 +834,39 @@ def test_lists_are_searched_for_many_constants(name):
     keys = ", ".join(f"'k{number}'" for number in range(500))
     expected = {"list_has_any": [0], "list_has_all": []}[name]
     assert our_rows(f"{name}(tags, [{keys}])", table) == expected
+
+
+@settings(max_examples=cases(3000), deadline=None)
+@given(
+    st.sampled_from([name for name in _FUNCTIONS if name[0].isalpha()]),
+    st.lists(
+        st.sampled_from([*TYPES, "n", "NULL", "-1", "1.5", "9" * 500, "''", "'year'", "['a']"]),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(["{} = 1", "{} IN ('a', 'b')", "{}", "n[{}] = 1", "CAST({} AS INT) = 1"]),
+)
+def test_each_call_is_answered_or_refused_by_our_error(name, arguments, form):
+    ds = zb.dataset(empty_table(SCHEMA.append(pa.field("n", pa.null()))))
+    with suppress(FilterError):
+        assert ds.count_rows(form.format(f"{name}({', '.join(arguments)})")) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("map_extract_value(n, 'a')", "struct_extract(st, n)", "round(x, n)", "date_part(n, d)"),
+        *("tags[n]", "st[n]", "substring(s, n)", "len(n)"),
+    ],
+)
+def test_a_column_of_nulls_makes_results_null(call):
+    row = {"n": None, "x": 1.5, "d": dt.date(2026, 1, 1), "s": "a", "tags": ["a"], "st": {"x": 1}}
+    table = pa.Table.from_pylist([row])
+    assert zb.dataset(table).count_rows(f"{call} IS NULL") == 1
+
+
+def test_a_number_of_many_digits_is_refused_by_our_error():
+    ds = zb.dataset(pa.table({"id": [1], "x": [1.5]}))
+    for text in (f"id = {'9' * 500}", f"x = {'9' * 500}", f"id IN ({'9' * 500}, 1)"):
+        with pytest.raises(FilterError, match="out of every column's range"):
+            ds.count_rows(text)

@@ -32,7 +32,8 @@ from zonebloom.predicates.ast import Predicate
 from zonebloom.predicates.sql_comparisons import translate_simple_condition
 from zonebloom.predicates.sql_parser import parse_sql
 from zonebloom.predicates.sql_row_filter import DerivedColumn
-from zonebloom.predicates.sql_tree import Operand
+from zonebloom.predicates.sql_tree import PYARROW_ADVICE, Operand
+from zonebloom.values.literal import Unanswerable
 
 
 class SqlPredicate(NamedTuple):
@@ -68,16 +69,16 @@ def expression_from_sql(text: str, schema: pa.Schema) -> pc.Expression:
     from zonebloom.predicates.sql_values import TypedValue
 
     translator = SqlExpressionTranslator(text, schema)
-    with _refusing_deep_nesting():
+    with _raising_filter_errors():
         value = translator.translate_operand(parse_sql(text, schema.names))
-    if translator.derived_columns:
-        raise FilterError(
-            f"{translator.derived_columns[0].name} cannot be computed as a column; use it in a "
-            "filter, or compute it from the table"
-        )
-    if isinstance(value, Operand) and value.cast_type is None:
-        return value.expression
-    typed_value = TypedValue.of(value).value
+        if translator.derived_columns:
+            raise FilterError(
+                f"{translator.derived_columns[0].name} cannot be computed as a column; use it in a "
+                "filter, or compute it from the table"
+            )
+        if isinstance(value, Operand) and value.cast_type is None:
+            return value.expression
+        typed_value = TypedValue.of(value).value
     return pc.scalar(typed_value) if isinstance(typed_value, pa.Scalar) else typed_value
 
 
@@ -92,26 +93,38 @@ def _require_characters(text: str) -> None:
 
 
 @contextmanager
-def _refusing_deep_nesting() -> Iterator[None]:
+def _raising_filter_errors() -> Iterator[None]:
+    """Turn each error of a translation into a `FilterError`."""
     try:
         yield
+    except FilterError:
+        raise
+    except Unanswerable as error:
+        raise FilterError(
+            f"cannot read the filter: {error}; {error.advice or PYARROW_ADVICE}"
+        ) from None
     except RecursionError:
         raise FilterError(
             "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
             "parentheses, or IN"
         ) from None
+    except Exception as error:
+        # Functions may get values of types that they do not know.
+        raise FilterError(
+            f"cannot read the filter: {type(error).__name__}: {error}; {PYARROW_ADVICE}"
+        ) from error
 
 
 def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
     _require_characters(text)
     # If this fails, sqlglot parses the text below. Its nodes tell the place of an error.
-    with suppress(FilterError):
+    with suppress(FilterError, Unanswerable):
         simple = translate_simple_condition(text, schema)
         if simple is not None:
             return SqlPredicate(simple)
     from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
 
     translator = SqlExpressionTranslator(text, schema)
-    with _refusing_deep_nesting():
+    with _raising_filter_errors():
         predicate = ast.flatten(translator.translate_condition(parse_sql(text, schema.names)))
     return SqlPredicate(predicate, translator.reads_clock, translator.derived_columns)

@@ -44,6 +44,8 @@ _READ_ADVICE = "read without this condition and filter the table"
 def call_function(name: str, values: Sequence[TypedValue]) -> SqlValue:
     """Return the result of a function of SQL. Raise `Unanswerable` if the call is wrong."""
     function = _find_function(name)
+    # A column of type null holds nothing but nulls.
+    values = [null_of(value.type) if pt.is_null(value.type) else value for value in values]
     arguments_ = _check_arguments(name, function, values)
     is_null = any(value.is_null for value in values)
     if is_null and name not in _NULL_AWARE:
@@ -241,6 +243,7 @@ _KINDS: dict[str, tuple[str, Callable[[TypedValue], bool]]] = {
     "timestamp": ("a timestamp", lambda value: value.family in ("timestamp", "instant")),
     "list": ("a list", lambda value: nested.is_list(value.type)),
     "map": ("a map", lambda value: pt.is_map(value.type)),
+    "struct": ("a struct", lambda value: pt.is_struct(value.type)),
     "sequence": (
         "a string or list",
         lambda value: value.family == "text" or nested.is_list(value.type),
@@ -308,7 +311,7 @@ _FUNCTIONS: dict[str, SqlFunction] = {
     **_named("[]", _subscript, "any", "any"),
     **_named("list_extract list_element array_extract", nested.list_element, "list", "'integer'"),
     **_named("map_extract_value", nested.map_value, "map", "any"),
-    **_named("struct_extract", nested.struct_field, "any", "'text'"),
+    **_named("struct_extract", nested.struct_field, "struct", "'text'"),
 }
 _NULL_AWARE = {"coalesce", "ifnull", "nullif", "greatest", "least", "concat"}
 
