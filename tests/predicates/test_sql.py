@@ -633,3 +633,45 @@ def test_cached_translations_are_those_of_the_same_schema(fields):
             translate(text, schema)
         assert translate(text, pa.schema(fields)) == expected
         assert translate(text, pa.schema(fields, metadata={"a": "b"})) == expected
+
+
+_REPLACED = "s"
+for _ in range(5):
+    _REPLACED = f"replace({_REPLACED}, 'a', '{'a' * 20}')"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x < 0 OR s IN (" + "'k', " * (1 << 18) + "'k')", "1,310,739 characters"),
+        ("(id, x) IN (" + "(1, 2), " * 20_000 + "(1, 2))", "more than 10,000 parentheses"),
+        (f"x = 0.{'1' * 500_000}", "500,002 digits"),
+        (f"x = CAST('{'1' * 500_000}' AS DOUBLE)", "500,000 digits"),
+        (f"now() - INTERVAL '{'1' * 500_000}' DAY > now()", "interval has 500,000 characters"),
+        (f"length({_REPLACED}) > 1", "8,000 times as long"),
+        ("n" * 10_000_000 + " = 1", "there is no column n"),
+        (f'"{"n" * 1_000_000}" + 1 = 1', "there is no column n"),
+        (f"{'f' * 1_000_000}(s) = 1", "there is no function f"),
+        (f"id = '{'x' * 1_000_000}'", "a string is compared"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_large_texts_are_refused_by_short_messages(text, says):
+    ds = zb.dataset(pa.table({"id": [1], "x": [1.5], "s": ["a"]}))
+    with pytest.raises(FilterError, match=says) as error:
+        ds.count_rows(text)
+    assert len(str(error.value)) < 5000
+
+
+def test_lists_of_plain_keys_may_be_long():
+    ds = zb.dataset(pa.table({"id": [1, 299_999, 300_000]}))
+    keys = ", ".join(map(str, range(300_000)))
+    assert ds.count_rows(f"id IN ({keys})") == 2
+
+
+def test_patterns_of_many_texts_are_matched():
+    texts = ["ab" * 500, "ab" * 499, "AB" * 500]
+    ds = zb.dataset(pa.table({"s": texts}))
+    pattern = "ab%" * 500
+    assert ds.count_rows(f"s LIKE '{pattern}'") == 1
+    assert ds.count_rows(f"s ILIKE '{pattern}'") == 2

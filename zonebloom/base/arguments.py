@@ -19,6 +19,8 @@ Instance = TypeVar("Instance")
 
 # A table may have thousands of columns, so messages list only the first ones.
 _MAX_LISTED_NAMES = 20
+_MAX_MESSAGE = 4000
+_MAX_COMPARED_NAME = 200
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
@@ -36,6 +38,13 @@ def short_repr(value: object) -> str:
         # Python refuses to write an integer of more than 4300 digits.
         return f"a {type(value).__name__} too long to be shown"
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def shorten_message(text: str) -> str:
+    """Return a message without its middle if it is long, for example by a name of a megabyte."""
+    if len(text) <= _MAX_MESSAGE:
+        return text
+    return f"{text[: _MAX_MESSAGE // 2]} ... {text[-_MAX_MESSAGE // 2 :]}"
 
 
 def suggest_names(name: str, known: Iterable[str], introduction: str) -> str:
@@ -67,6 +76,8 @@ def find_similar_names(
     >>> find_similar_names("lenght", ["length", "left"], min_similarity=0.8)
     ['length']
     """
+    if len(name) > _MAX_COMPARED_NAME:
+        return []
     import difflib
 
     # Compare in lower case, so that names that differ only in case are the most similar ones.

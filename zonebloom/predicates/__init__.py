@@ -130,6 +130,7 @@ def translate_filter(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, 
     except FilterError as error:
         # The message names the place in the filter. A traceback through the translator would not
         # help the user.
+        error.args = (arguments.shorten_message(str(error)),)
         raise error.with_traceback(None) from None
 
 

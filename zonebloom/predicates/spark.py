@@ -30,6 +30,7 @@ from zonebloom.predicates.spark_compare import (
     parse_spark_datetime,
     parse_spark_number,
 )
+from zonebloom.predicates.sql_parser import MAX_TEXT
 from zonebloom.predicates.sql_tree import Operand, SqlTranslator, SqlValue
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Unanswerable
@@ -89,6 +90,8 @@ def translate_spark_sql(
     ambiguous = next((symbol for symbol in _SETTING_DEPENDENT_TEXTS if symbol in text), None)
     if ambiguous is not None:
         return _unknown_filter(text, f"the meaning of {ambiguous} depends on Spark's settings")
+    if len(text) > MAX_TEXT:
+        return _unknown_filter(text, f"it has more than {MAX_TEXT:,} characters")
     try:
         node = _parse_spark_sql(text)
         condition = _SparkSqlTranslator(
@@ -102,7 +105,7 @@ def translate_spark_sql(
 
 
 def _unknown_filter(text: str, reason: str) -> SparkFilter:
-    return SparkFilter(ast.Unknown(text, reason), None)
+    return SparkFilter(ast.Unknown(ast.shorten(text), reason), None)
 
 
 class _SparkSqlParseError(Exception):

@@ -29,6 +29,7 @@ from zonebloom.base.user_values import to_scalar
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
 from zonebloom.predicates.sql_literals import (
+    MAX_NUMBER_LENGTH,
     comparison_predicate,
     membership_predicate,
     parse_timestamp,
@@ -58,8 +59,8 @@ _YEARS_WITH_KNOWN_OFFSETS = range(1971, 2037)
 def parse_spark_number(text: str) -> Literal:
     """Parse a number without a sign: 5 is an integer, 5.0 a decimal and 5e0 a double."""
     match = _SPARK_NUMBER.fullmatch(text)
-    if match is None:
-        raise Unanswerable(f"{text} is not a plain number")
+    if match is None or len(text) > MAX_NUMBER_LENGTH:
+        raise Unanswerable(f"{text[:MAX_NUMBER_LENGTH]} is not a plain number")
     value = Fraction(Decimal(text))
     if match[2]:
         return Literal("number", value, 64)

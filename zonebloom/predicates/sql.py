@@ -20,17 +20,18 @@ to parse.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.base.arguments import shorten_message
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.ast import Predicate
 from zonebloom.predicates.sql_comparisons import translate_simple_condition
-from zonebloom.predicates.sql_parser import parse_sql
+from zonebloom.predicates.sql_parser import MAX_TEXT, parse_sql
 from zonebloom.predicates.sql_row_filter import DerivedColumn
 from zonebloom.predicates.sql_tree import PYARROW_ADVICE, Operand
 from zonebloom.values.literal import Unanswerable
@@ -97,7 +98,8 @@ def _raising_filter_errors() -> Iterator[None]:
     """Turn each error of a translation into a `FilterError`."""
     try:
         yield
-    except FilterError:
+    except FilterError as error:
+        error.args = (shorten_message(str(error)),)
         raise
     except Unanswerable as error:
         raise FilterError(
@@ -117,11 +119,16 @@ def _raising_filter_errors() -> Iterator[None]:
 
 def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
     _require_characters(text)
-    # If this fails, sqlglot parses the text below. Its nodes tell the place of an error.
-    with suppress(FilterError, Unanswerable):
-        simple = translate_simple_condition(text, schema)
-        if simple is not None:
-            return SqlPredicate(simple)
+    with _raising_filter_errors():
+        try:
+            simple = translate_simple_condition(text, schema)
+        except (FilterError, Unanswerable):
+            # sqlglot parses the text below, because its nodes tell the place of an error.
+            if len(text) > MAX_TEXT:
+                raise
+            simple = None
+    if simple is not None:
+        return SqlPredicate(simple)
     from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
 
     translator = SqlExpressionTranslator(text, schema)

@@ -60,6 +60,7 @@ _MAP_FUNCTIONS = ("[]", "map_extract_value")
 _LIST_REASON = "an index does not store elements of lists"
 # The name of a list's elements in the condition that searches it.
 _ITEM = "item"
+_MAX_GROWTH = 1000
 _UNIT_SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
 _UNIT_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _UNITS_PER_SECOND = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
@@ -73,6 +74,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         # The current time, if the filter contains it. All its parts see the same time.
         self._clock: sql_times.Clock | None = None
         self._derived_columns: dict[str, DerivedColumn] = {}
+        # How many times longer calls of replace may make a text, by the id of their nodes.
+        self._growths: dict[int, float] = {}
 
     @property
     def reads_clock(self) -> bool:
@@ -225,6 +228,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             argument if isinstance(argument, Literal) else self.translate_operand(argument)
             for argument in call.arguments
         ]
+        if call.name == "replace":
+            self._require_little_growth(arguments, node)
         if call.name == "[]":
             value, key = arguments
             element = self._translate_subscript(value, key, node)
@@ -238,6 +243,19 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         if isinstance(result, Operand) and arguments and isinstance(arguments[0], Operand):
             return _with_requirement(result, call.name, arguments[0], arguments[1:])
         return result
+
+    def _require_little_growth(self, arguments: Sequence[SqlValue], node: Any) -> None:
+        """Raise `Unanswerable` if nested calls of replace make texts so long that memory ends."""
+        growth = max(self._growths.get(id(inner), 1.0) for inner in node.walk())
+        match arguments:
+            case [_, Literal("text", str(part)), Literal("text", str(replacement))] if part:
+                growth *= max(1.0, len(replacement) / len(part))
+        if growth > _MAX_GROWTH:
+            raise Unanswerable(
+                f"replace may make a text {growth:,.0f} times as long",
+                "read without this condition and filter the table",
+            )
+        self._growths[id(node)] = growth
 
     def _translate_subscript(self, value: SqlValue, key: SqlValue, node: Any) -> SqlValue | None:
         """Translate ``struct['name']`` and ``list[-1]``. Return None for other subscripts."""

@@ -27,6 +27,8 @@ from zonebloom.values.types import SECONDS_PER_DAY, family
 
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _MAX_EXPONENT = 400
+# The time that Python takes for a number grows with the square of its digits.
+MAX_NUMBER_LENGTH = 2000
 _NON_FINITE_TEXTS = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
 # Patterns in ASCII, which are compiled when a literal first needs them.
 _SQL_NUMBER = r"(?a)[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?"
@@ -192,12 +194,16 @@ def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
 
 
 def parse_number(text: str) -> Literal:
+    if len(text) > MAX_NUMBER_LENGTH:
+        raise Unanswerable(f"a number has {len(text):,} digits", "write fewer digits")
     if not re.fullmatch(_SQL_NUMBER, text.strip()):
         raise Unanswerable(f"{text!r} is not a number", "write a number such as -1.5 or 2e10")
     value = Decimal(text.strip())
     # Limit the exponent, because the fraction of a text such as 1e999999999 would be huge.
     if value and abs(value.adjusted()) > _MAX_EXPONENT:
-        raise Unanswerable(f"{text} is out of every column's range", "write a smaller exponent")
+        raise Unanswerable(
+            f"{text.strip()[:50]} is out of every column's range", "write a smaller exponent"
+        )
     return Literal("number", Fraction(value))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from zonebloom.errors import FilterError
@@ -15,6 +16,15 @@ SELECT WITH FROM VALUES TABLE SHOW DESCRIBE DESC EXPLAIN INSERT UPDATE DELETE ME
 DROP TRUNCATE SET USE CALL EXECUTE
 """
 _STATEMENT_WORDS = frozenset(_STATEMENT_KEYWORDS.split())
+MAX_TEXT = 1 << 20
+# Each row of (a, b) IN ((1, 2), ...) has one pair.
+_MAX_PARENTHESES = 10_000
+_LONG_TEXT_ADVICE = (
+    'give keys to ds.lookup, as a list: pc.field("id").isin(keys), or as rows: ds.lookup(["a", '
+    '"b"], table)'
+)
+_MAX_INTERVAL = 200
+_MAX_SHOWN_BEFORE = 200
 
 
 @functools.cache
@@ -67,6 +77,7 @@ def sql_text(node: Any) -> str:
 
 
 def parse_sql(text: str, names: Collection[str] = ()) -> Any:
+    _require_parsable_size(text)
     from sqlglot import exp
     from sqlglot.errors import ParseError, SqlglotError
 
@@ -75,6 +86,7 @@ def parse_sql(text: str, names: Collection[str] = ()) -> Any:
         # Do not parse a statement, because sqlglot would take "set = 5" for one and log a warning.
         dialect = _dialect()()
         tokens = quote_keyword_columns(dialect.tokenize(text), names)
+        _require_short_intervals(tokens)
         statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
         if not error.errors:
@@ -113,10 +125,37 @@ def parse_sql(text: str, names: Collection[str] = ()) -> Any:
     return conditions[0]
 
 
+def _require_parsable_size(text: str) -> None:
+    """Raise `FilterError` if sqlglot would take many seconds to parse a text."""
+    if len(text) > MAX_TEXT:
+        raise FilterError(
+            f"the filter has {len(text):,} characters, and more than {MAX_TEXT:,} are parsed only "
+            f"if it is one column IN (numbers or strings); {_LONG_TEXT_ADVICE}"
+        )
+    if text.count("(") > _MAX_PARENTHESES:
+        raise FilterError(
+            f"the filter has more than {_MAX_PARENTHESES:,} parentheses; {_LONG_TEXT_ADVICE}"
+        )
+
+
+def _require_short_intervals(tokens: list[Any]) -> None:
+    """Raise `FilterError` for a long interval, for which sqlglot takes quadratic time."""
+    for token, following in pairwise(tokens):
+        if len(following.text) > _MAX_INTERVAL and token.text.upper() == "INTERVAL":
+            raise FilterError(
+                f"cannot read the filter: an interval has {len(following.text):,} characters; "
+                "write INTERVAL '90' SECOND"
+            )
+
+
 def mark_place(text: str, line: int, column: int, width: int) -> str:
     lines = text.split("\n")
     line_text = lines[min(line, len(lines) - 1)]
     column = max(0, min(column, len(line_text)))
+    # Show only the surroundings of the place in a long line.
+    start = max(0, column - _MAX_SHOWN_BEFORE)
+    line_text = line_text[start : start + 2 * _MAX_SHOWN_BEFORE]
+    column -= start
     return f"  {line_text}\n  {' ' * column}{'^' * max(1, min(width, len(line_text) - column))}"
 
 

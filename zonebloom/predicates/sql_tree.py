@@ -260,9 +260,12 @@ class SqlTranslator:
             if ignore_case:
                 # DuckDB compares in lower case. RE2 would also take a long s for an s.
                 column = _functions.utf8_lower(column)
+                characters = pa.array([character for _, character in tokens], pa.string())
                 tokens = [
-                    (is_wildcard, _functions.utf8_lower(pa.scalar(character)).as_py())
-                    for is_wildcard, character in tokens
+                    (is_wildcard, character)
+                    for (is_wildcard, _), character in zip(
+                        tokens, _functions.utf8_lower(characters).to_pylist(), strict=True
+                    )
                 ]
             expression = _like_expression(column, tokens)
             reason = TEXT_REASON

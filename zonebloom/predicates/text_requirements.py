@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from zonebloom.predicates import ast
 
+# More texts of one pattern hardly exclude more rows, and each of them is looked up.
+_MAX_PIECES = 64
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 _LEADING_FLAGS = re.compile(r"\(\?([ims]+)\)")
@@ -48,8 +51,7 @@ def require_pieces(
             piece.is_last or _is_separator(piece.text[-1]),
             ignores_case,
         )
-        for piece in pieces
-        if piece.text
+        for piece in islice((piece for piece in pieces if piece.text), _MAX_PIECES)
     ]
     return ast.And(tuple(terms)) if terms else None
 
