@@ -302,3 +302,36 @@ def test_the_schema_may_differ_from_the_paths(tmp_path):
     ds = zb.dataset(source)
     assert ds.to_table(filter="id = 1").num_rows == 1
     assert "cannot be compared" in ds.scanner(filter="p = '1'").explain_plan()
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_keys_of_a_path_column_are_looked_up(tmp_path, is_indexed):
+    days = [None if n % 4 == 0 else f"2024-01-0{n % 4}" for n in range(60)]
+    rows = pa.table({"id": range(60), "day": days, "n": pa.array([n % 2 for n in range(60)])})
+    pads.write_dataset(
+        rows,
+        tmp_path / "t",
+        format="parquet",
+        partitioning=pads.partitioning(
+            pa.schema({"day": pa.string(), "n": pa.int64()}), flavor="hive"
+        ),
+    )
+    ds = zb.dataset(tmp_path / "t")
+    if is_indexed:
+        ds.create_scalar_index("id", "HASH", number_of_items=4)
+    for column, keys in [
+        ("day", ["2024-01-02"]),
+        ("day", ["2024-01-02", "2024-02-01", "2024-01-01", "2024-01-02", None]),
+        ("day", pa.array([], pa.string())),
+        ("n", [1, 7]),
+    ]:
+        for nulls in (False, True):
+            found = ds.lookup(column, keys, ["id"], nulls=nulls)
+            expected = [
+                (position, row["id"])
+                for row in rows.to_pylist()
+                for position, key in enumerate(pa.array(keys).to_pylist())
+                if row[column] == key and (key is not None or nulls)
+            ]
+            pairs = zip(found["key_index"].to_pylist(), found["id"].to_pylist(), strict=True)
+            assert sorted(pairs) == sorted(expected)

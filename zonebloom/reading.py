@@ -126,7 +126,7 @@ def look_up(
         return _look_up_tuples(opened, column, keys, columns, nulls=nulls)
     column = arguments.require_text(column, "column")
     nulls = arguments.require_bool(nulls, "nulls")
-    key_column = opened.column(column)
+    key_column = opened.key_column(column)
     if not isinstance(projection, dict):
         return lookup_keys(opened, key_column, keys, projection, nulls)
     # Some names are those of fields of structs. Read the structs.
