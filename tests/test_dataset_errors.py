@@ -411,3 +411,18 @@ def test_the_error_names_a_file_whose_name_is_not_utf_8(tmp_path, format, is_pat
         pytest.skip("the file system takes only UTF-8")
     with pytest.raises(errors.FragmentUnreadable, match=r"is not UTF-8.*rename the file"):
         zb.dataset(f"{tmp_path}/*" if is_pattern else tmp_path, format=format)
+
+
+def test_a_zone_map_alone_has_no_hashes_to_look_up() -> None:
+    ds = zb.dataset(pa.table({"x": [1, 2]}))
+    ds.create_scalar_index("x", "ZONEMAP")
+    for read in (lambda: ds.key_ranges("x"), lambda: ds.search_many("x", [1]).read_all()):
+        with pytest.raises(errors.IndexNotFound, match="'x_idx' of column 'x' has no hashes"):
+            read()
+
+
+def test_a_column_with_a_name_of_pyarrows_scans_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1], "__filename": ["a"]}), tmp_path / "0.parquet")
+    with pytest.raises(errors.SchemaMismatch, match=r"0\.parquet has a column '__filename'"):
+        zb.dataset(tmp_path).to_table()
+    assert zb.dataset(tmp_path, schema=pa.schema({"x": pa.int64()})).count_rows("x = 1") == 1

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from zonebloom.errors import FragmentUnreadable, SourceError, ZoneBloomError
+from zonebloom.errors import FragmentUnreadable, SchemaMismatch, SourceError, ZoneBloomError
 from zonebloom.sources.column_batches import type_mismatch
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import file_errors
 from zonebloom.values.types import is_lossless_cast
+
+# The columns that PyArrow's scans add to each batch.
+_RESERVED_NAMES = {"__fragment_index", "__batch_index", "__last_in_fragment", "__filename"}
 
 
 @contextmanager
@@ -69,6 +72,12 @@ def _read_error(
 ) -> SourceError:
     """Return an error that names the file among several that PyArrow could not read."""
     schema = source.schema
+    reserved_names = sorted(_RESERVED_NAMES.intersection(schema.names))
+    if reserved_names:
+        return SchemaMismatch(
+            f"{path_or_count(fragments)} has a column {reserved_names[0]!r}, and PyArrow reads no "
+            "table with a column of that name; rename it, or give a schema without it"
+        )
     parquet_in = source.filesystem if source.has_statistics else None
     mismatches: list[tuple[Fragment, str, pa.DataType]] = []
     for fragment in fragments:

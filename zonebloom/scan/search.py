@@ -247,6 +247,12 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
         raise ColumnNotFound(unknown_column_text(column, schema))
     on_column = usable_indices(snapshot, path)
     if isinstance(on_column, str):
+        others = snapshot.all_indices_of_column(path).indices
+        if others:
+            raise IndexNotFound(
+                f"index {others[-1].entry.name!r} of column {arguments.short_repr(column)} has no "
+                f"hashes of its values; create a HASH or BLOOMFILTER index, too"
+            )
         raise IndexNotFound(
             f"column {arguments.short_repr(column)} cannot be looked up: {on_column}; call "
             "create_scalar_index on it"
