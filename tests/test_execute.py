@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,7 @@ from zonebloom import errors
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
+from zonebloom.scan.recheck import matching_rows
 
 ROWS = 1000
 ID = pc.field("id")
@@ -327,3 +329,26 @@ def test_each_filter_language_fails_only_on_rows_that_its_plain_terms_leave(
         assert ds.to_table(filter=filter).to_pylist() == [{"a": 5, "s": "10"}]
         with pytest.raises(errors.FilterError):
             ds.to_table(filter=pl.col("s").cast(pl.Int64) > 1)
+
+
+class _WidthFilter:
+    """A filter of an engine that notes the columns that it gets."""
+
+    def __init__(self, columns: frozenset[str] | None) -> None:
+        self.columns = columns
+        self.seen: list[str] = []
+
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        self.seen = table.column_names
+        return np.arange(table.num_rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "seen"),
+    [({"c7", "c3"}, ["c3", "c7"]), (set(), ["c0"]), (None, [f"c{n}" for n in range(10)])],
+)
+def test_a_filter_gets_only_its_columns(columns: set[str] | None, seen: list[str]) -> None:
+    filter = _WidthFilter(None if columns is None else frozenset(columns))
+    table = pa.table({f"c{n}": [1, 2] for n in range(10)})
+    assert matching_rows(table, filter).tolist() == [0, 1]
+    assert filter.seen == seen

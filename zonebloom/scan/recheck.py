@@ -11,7 +11,14 @@ import pyarrow.compute as pc
 
 from zonebloom.base.arrays import to_numpy
 from zonebloom.errors import FilterError, InvalidArgument
-from zonebloom.predicates import Equals, IsIn, Predicate, RowFilter, Unknown
+from zonebloom.predicates import (
+    Equals,
+    IsIn,
+    Predicate,
+    RowFilter,
+    Unknown,
+    row_filter_columns,
+)
 from zonebloom.predicates.arrow_form import expression_text
 from zonebloom.predicates.ast import plain_bound
 from zonebloom.predicates.evaluate import (
@@ -90,6 +97,12 @@ def _rows_in_bound(table: pa.Table, filter: RowFilter, bound: Predicate) -> np.n
 
 
 def _rows_where_true(table: pa.Table, filter: RowFilter) -> np.ndarray:
+    names = row_filter_columns(filter)
+    if names is not None and len(names) < table.num_columns:
+        # An engine takes time for each column. Keep one at least, for the number of rows.
+        schema = table.schema
+        numbers = {schema.get_field_index(name) for name in names} - {-1}
+        table = table.select(sorted(numbers) or [0])
     if not isinstance(filter, pc.Expression):
         return filter.matching_rows(table)
     try:
