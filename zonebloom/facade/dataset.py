@@ -605,7 +605,7 @@ class Dataset(pads.UnionDataset, Displayed):
         ----------
         column : str or sequence of str
             A column that is or could be indexed, or several that must all be equal. Without an
-            index the whole column is read.
+            index the whole column is read. A column that the paths hold chooses files by them.
         keys : array, series or iterable; a table or a list of tuples for several columns
             One or millions, as in `search_many` and `locate`.
         columns : list of str, optional
