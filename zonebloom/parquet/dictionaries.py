@@ -5,6 +5,8 @@ Source: Encodings.md (dictionary encoding) of the Parquet format.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -99,7 +101,7 @@ class Dictionary:
         self._leaf = leaf
         # How often few keys were searched, and the values with their hash table, or None.
         self._num_searches = 0
-        self._index: tuple[np.ndarray, ...] | None = None
+        self._index: tuple[Any, ...] | None = None
         # The description of the dictionary for `value_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
@@ -139,7 +141,7 @@ class Dictionary:
         hits[keys.find(*self._page, capacity=self.size + 1)] = 1
         return hits
 
-    def _make_index(self) -> tuple[np.ndarray, ...] | None:
+    def _make_index(self) -> tuple[Any, ...] | None:
         """Return the values with a hash table of them, or None if some are equal."""
         leaf, body = self._leaf, np.frombuffer(self._body, dtype=np.uint8)
         if leaf.has_numbers:

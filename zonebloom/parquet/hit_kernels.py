@@ -163,6 +163,7 @@ def _open_pages(
         readonly(int64),
         readonly(int32),
         readonly(uint64),
+        uint64,
         readonly(uint8),
         *_MEMORY,
         int64[::1],
@@ -184,6 +185,7 @@ def find_hits(
     text_starts,
     key_table,
     bitmap,
+    seed,
     dictionary_hits,
     data,
     bodies,
@@ -245,6 +247,7 @@ def find_hits(
                 numbers,
                 key_table,
                 bitmap,
+                seed,
                 out,
             )
         else:
@@ -258,6 +261,7 @@ def find_hits(
                 text_starts,
                 key_table,
                 bitmap,
+                seed,
                 out,
             )
         if hits < 0:

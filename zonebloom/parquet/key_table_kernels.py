@@ -1,7 +1,8 @@
 """Kernels that find keys among the values of pages, by a hash table if there are several.
 
 A bitmap of the keys is tested first. It excludes most values that are not keys, and it usually fits
-the processor's cache. See `value_kernels` for the parameters that describe pages.
+the processor's cache. ``seed`` is that of the table, from `table_slots`. The bitmap has none,
+because it only saves time. See `value_kernels` for the parameters that describe pages.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from zonebloom.parquet.page_bytes import byte_at, text_at
 from zonebloom.parquet.value_kernels import PAGE_TYPES
 from zonebloom.sbbf.addresses import load_32, load_64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.table_slots import slot_of
 from zonebloom.sbbf.xxh64 import hash_memory
 
 # This many values are compared with a single key together. The bitmap is tested for as many before
@@ -25,11 +27,6 @@ def _mixed(hashed):
     # Floats may differ only in their high bits, and integers only in their low ones.
     hashed ^= hashed >> np.uint64(32)
     return (hashed * np.uint64(0x9E3779B185EBCA87)) >> np.uint64(32)
-
-
-@inlined
-def _slot(hashed, table):
-    return np.int64(_mixed(hashed) & np.uint64(table.shape[0] - 1))
 
 
 @inlined
@@ -75,9 +72,9 @@ def _is_equal(one, other, length):
 
 
 @inlined
-def _slot_of_text(start, length, address, starts, table):
+def _slot_of_text(start, length, address, starts, table, seed):
     """Return the slot of a string in the table, or the empty slot where it belongs."""
-    slot = _slot(hash_memory(start, np.uint64(length), np.uint64(0)), table)
+    slot = slot_of(hash_memory(start, np.uint64(length), seed), seed, table)
     while table[slot]:
         number = table[slot] - 1
         key_start = starts[number]
@@ -89,8 +86,8 @@ def _slot_of_text(start, length, address, starts, table):
     return slot
 
 
-@kernel(int64(readonly(uint64), int32[::1], uint64[::1]))
-def fill_number_table(keys, table, bitmap):
+@kernel(int64(readonly(uint64), int32[::1], uint64[::1], uint64))
+def fill_number_table(keys, table, bitmap, seed):
     """Fill a hash table and a bitmap with keys.
 
     A slot of the table holds the position in ``keys`` of the first occurrence of a distinct key,
@@ -101,7 +98,7 @@ def fill_number_table(keys, table, bitmap):
         return -1
     num_distinct = 0
     for i in range(keys.shape[0]):
-        slot = _slot(keys[i], table)
+        slot = slot_of(keys[i], seed, table)
         while table[slot] and keys[table[slot] - 1] != keys[i]:
             slot = _next_slot(slot, table)
         if not table[slot]:
@@ -111,8 +108,8 @@ def fill_number_table(keys, table, bitmap):
     return num_distinct
 
 
-@kernel(int64(readonly(uint8), readonly(int64), int32[::1], uint64[::1]))
-def fill_text_table(keys, starts, table, bitmap):
+@kernel(int64(readonly(uint8), readonly(int64), int32[::1], uint64[::1], uint64))
+def fill_text_table(keys, starts, table, bitmap, seed):
     """Fill a hash table and a bitmap of texts. See `fill_number_table`.
 
     Key i is the bytes ``starts[i]`` to ``starts[i + 1]`` of ``keys``.
@@ -123,7 +120,7 @@ def fill_text_table(keys, starts, table, bitmap):
     num_distinct = 0
     for i in range(starts.shape[0] - 1):
         start, length = address + np.uint64(starts[i]), starts[i + 1] - starts[i]
-        slot = _slot_of_text(start, length, address, starts, table)
+        slot = _slot_of_text(start, length, address, starts, table, seed)
         if not table[slot]:
             table[slot] = np.int32(i + 1)
             _set_bit(_sample(start, length), bitmap)
@@ -157,8 +154,14 @@ def _find_one_number(address, count, width, key, first_position, positions, hits
     return hits
 
 
-@kernel(int64(*PAGE_TYPES, int64, readonly(uint64), readonly(int32), readonly(uint64), int64[::1]))
-def find_numbers(addresses, sizes, counts, first_positions, width, keys, table, bitmap, positions):
+@kernel(
+    int64(
+        *PAGE_TYPES, int64, readonly(uint64), readonly(int32), readonly(uint64), uint64, int64[::1]
+    )
+)
+def find_numbers(
+    addresses, sizes, counts, first_positions, width, keys, table, bitmap, seed, positions
+):
     """Write the positions of the values that are keys. Return their number, or -1.
 
     The values have 4 or 8 bytes. A single key needs no table.
@@ -190,7 +193,7 @@ def find_numbers(addresses, sizes, counts, first_positions, width, keys, table, 
             for candidate in range(num_candidates):
                 i = candidates[candidate]
                 value = _number_at(address, i, width)
-                slot = _slot(value, table)
+                slot = slot_of(value, seed, table)
                 while table[slot]:
                     if keys[table[slot] - 1] == value:
                         positions[hits] = first_positions[page] + i
@@ -208,11 +211,22 @@ def find_numbers(addresses, sizes, counts, first_positions, width, keys, table, 
         readonly(int64),
         readonly(int32),
         readonly(uint64),
+        uint64,
         int64[::1],
     )
 )
 def find_texts(
-    addresses, sizes, counts, first_positions, width, keys, key_starts, table, bitmap, positions
+    addresses,
+    sizes,
+    counts,
+    first_positions,
+    width,
+    keys,
+    key_starts,
+    table,
+    bitmap,
+    seed,
+    positions,
 ):
     """Write the positions of the values that are keys. Return their number, or -1.
 
@@ -237,19 +251,21 @@ def find_texts(
                 positions[hits] = first_positions[page] + i
                 hits += np.int64(length == key_starts[1] and _is_equal(start, key_address, length))
             elif _has_bit(_sample(start, length), bitmap):
-                slot = _slot_of_text(start, length, key_address, key_starts, table)
+                slot = _slot_of_text(start, length, key_address, key_starts, table, seed)
                 positions[hits] = first_positions[page] + i
                 hits += np.int64(table[slot] != 0)
     return hits
 
 
-@kernel(void(readonly(uint64), readonly(uint64), readonly(int32), readonly(uint64), int32[::1]))
-def key_numbers(values, keys, table, bitmap, numbers):
+@kernel(
+    void(readonly(uint64), readonly(uint64), readonly(int32), readonly(uint64), uint64, int32[::1])
+)
+def key_numbers(values, keys, table, bitmap, seed, numbers):
     """Write the number of the key that each value equals, counted from 0, or -2 for no key."""
     for i in range(values.shape[0]):
         number = np.int32(-2)
         if _has_bit(values[i], bitmap):
-            slot = _slot(values[i], table)
+            slot = slot_of(values[i], seed, table)
             while table[slot] and keys[table[slot] - 1] != values[i]:
                 slot = _next_slot(slot, table)
             if table[slot]:
@@ -265,10 +281,11 @@ def key_numbers(values, keys, table, bitmap, numbers):
         readonly(int64),
         readonly(int32),
         readonly(uint64),
+        uint64,
         int32[::1],
     )
 )
-def text_key_numbers(address, starts, keys, key_starts, table, bitmap, numbers):
+def text_key_numbers(address, starts, keys, key_starts, table, bitmap, seed, numbers):
     """Write the number of the key that each text equals, counted from 0, or -2 for no key.
 
     Text i is the bytes ``starts[i]`` to ``starts[i + 1]`` from an address.
@@ -278,7 +295,7 @@ def text_key_numbers(address, starts, keys, key_starts, table, bitmap, numbers):
         start, length = address + np.uint64(starts[i]), starts[i + 1] - starts[i]
         number = np.int32(-2)
         if _has_bit(_sample(start, length), bitmap):
-            slot = _slot_of_text(start, length, key_address, key_starts, table)
+            slot = _slot_of_text(start, length, key_address, key_starts, table, seed)
             if table[slot]:
                 number = table[slot] - np.int32(1)
         numbers[i] = number

@@ -6,6 +6,7 @@ The kernels are imported late, because they load Numba.
 from __future__ import annotations
 
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ _MAX_FILTER_NDV = 1 << 26
 # The families of types whose values are whole numbers. Those of one type are equal as bytes.
 _WHOLE_NUMBERS = ("integer", "date", "time", "timestamp", "instant", "duration")
 # A single key needs no hash table.
-_NO_TABLE = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.uint64)
+_NO_TABLE = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.uint64), np.uint64(0)
 _NO_NUMBERS = np.empty(0, dtype=np.uint64)
 _NO_TEXTS = np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
 
@@ -59,7 +60,7 @@ class KeySet:
         Whether each value that is found is a key, and not only a candidate.
     value : pyarrow.Scalar or None
         The key, if there is only one and all values that equal it are the same.
-    kernel_arguments : tuple of numpy.ndarray
+    kernel_arguments : tuple
         The keys as arguments of `hit_kernels.find_hits`.
     are_numbers : bool
         Whether the keys are compared as numbers of 4 or 8 bytes.
@@ -85,7 +86,7 @@ class KeySet:
         self._count = len(forms)
         keys = (_numbers(leaf, forms),) if are_numbers else spans_of(forms)
         # The arguments of the kernel that describe the keys.
-        self._keys: tuple[np.ndarray, ...] = *keys, *_NO_TABLE
+        self._keys: tuple[Any, ...] = *keys, *_NO_TABLE
         if self._count > 1:
             self._keys = index_values(keys, self._count)[0]
         self.kernel_arguments = _NO_NUMBERS, *self._keys
@@ -121,7 +122,7 @@ class KeySet:
         """The number of keys."""
         return self._count
 
-    def numbers_in(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
+    def numbers_in(self, index: tuple[Any, ...]) -> np.ndarray:
         """Return the numbers of the values in a hash table that are keys, int32.
 
         ``index`` has the distinct values as `index_values` returns them.
@@ -164,20 +165,23 @@ class KeyFilter(KeySet):
         self._keys = (words,)
 
 
-def index_values(values: tuple[np.ndarray, ...], count: int) -> tuple[tuple[np.ndarray, ...], int]:
-    """Return values with a hash table and a bitmap of them, and how many are distinct.
+def index_values(values: tuple[np.ndarray, ...], count: int) -> tuple[tuple[Any, ...], int]:
+    """Return values with a hash table, its bitmap and its seed, and how many are distinct.
 
     ``values`` are numbers, uint64, or the bytes of texts and their offsets, int64. The result has
     the arguments of the kernels of `key_table_kernels` that describe keys.
     """
     from zonebloom.parquet import key_table_kernels as kernels
+    from zonebloom.sbbf.table_slots import TABLE_SEED
 
     num_slots, num_words = _table_sizes(count)
     table, bitmap = allocate_array(num_slots, np.int32), allocate_array(num_words, np.uint64)
     table[:] = 0
     bitmap[:] = 0
     fill = kernels.fill_number_table if len(values) == 1 else kernels.fill_text_table
-    return (*values, table, bitmap), fill(*values, table, bitmap)
+    # The seed stays with its table, because another process has another one.
+    index = *values, table, bitmap, TABLE_SEED
+    return index, fill(*index)
 
 
 def index_bytes(count: int) -> int:

@@ -7,39 +7,37 @@ from numba import boolean, int32, int64, uint64, void
 
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.sbbf.jit import inlined, kernel, readonly
-
-_PRIME = np.uint64(0x9E3779B185EBCA87)
+from zonebloom.sbbf.table_slots import slot_of
 
 
 @inlined
-def _find_slot(value, keys, table):
+def _find_slot(value, keys, table, seed):
     """Return the slot of a value, or the free slot for it. At least half of the slots are free."""
-    mixed = np.uint64(value)
-    mixed = (mixed ^ (mixed >> np.uint64(32))) * _PRIME
-    slot = np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(table.shape[0] - 1))
+    slot = slot_of(np.uint64(value), seed, table)
     while table[slot] and keys[table[slot] - 1] != value:
         slot = (slot + 1) & (table.shape[0] - 1)
     return slot
 
 
-@kernel(void(readonly(int64), int64[::1], int64[::1]))
-def number_keys(keys, table, out):
+@kernel(void(readonly(int64), int64[::1], uint64, int64[::1]))
+def number_keys(keys, table, seed, out):
     """Write the position of the first equal key for each key.
 
-    The table must be zeros. Its size is a power of two, at least twice the number of keys.
+    The table must be zeros. Its size is a power of two, at least twice the number of keys. The seed
+    is one of `table_slots`.
     """
     for i in range(keys.shape[0]):
-        slot = _find_slot(keys[i], keys, table)
+        slot = _find_slot(keys[i], keys, table, seed)
         if not table[slot]:
             table[slot] = i + 1
         out[i] = table[slot] - 1
 
 
-@kernel(void(readonly(int64), readonly(int64), readonly(int64), int64[::1]))
-def find_keys(values, keys, table, out):
+@kernel(void(readonly(int64), readonly(int64), readonly(int64), uint64, int64[::1]))
+def find_keys(values, keys, table, seed, out):
     """Write the position of the key that equals each value, or -1. `number_keys` made the table."""
     for i in range(values.shape[0]):
-        out[i] = table[_find_slot(values[i], keys, table)] - 1
+        out[i] = table[_find_slot(values[i], keys, table, seed)] - 1
 
 
 @kernel(void(readonly(int64), readonly(int64), int64[::1], int64[::1]))

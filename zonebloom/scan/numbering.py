@@ -21,10 +21,14 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class NumberedKeys:
-    """Integer or time keys, int64, with a hash table that finds the first position of each."""
+    """Integer or time keys, int64, with a hash table that finds the first position of each.
+
+    ``seed`` is that of the table.
+    """
 
     keys: np.ndarray
     table: np.ndarray
+    seed: np.uint64
     positions: np.ndarray
 
     def find_positions(self, stored: pa.ChunkedArray) -> np.ndarray:
@@ -36,7 +40,7 @@ class NumberedKeys:
         from zonebloom.scan.number_kernels import find_keys
 
         positions = allocate_array(len(values), np.int64)
-        find_keys(_as_int64(values), self.keys, self.table, positions)
+        find_keys(_as_int64(values), self.keys, self.table, self.seed, positions)
         if values.null_count:
             positions[to_numpy(values.is_null())] = -1
         return positions
@@ -45,13 +49,14 @@ class NumberedKeys:
 def numbered_keys(keys: pa.Array) -> pa.Array | NumberedKeys:
     if not (pa.types.is_integer(keys.type) or pa.types.is_temporal(keys.type)):
         return keys
+    from zonebloom.sbbf.table_slots import TABLE_SEED
     from zonebloom.scan.number_kernels import number_keys
 
     numbers = _as_int64(keys)
     table = np.zeros(2 << numbers.size.bit_length(), dtype=np.int64)
     positions = allocate_array(numbers.size, np.int64)
-    number_keys(numbers, table, positions)
-    return NumberedKeys(numbers, table, positions)
+    number_keys(numbers, table, TABLE_SEED, positions)
+    return NumberedKeys(numbers, table, TABLE_SEED, positions)
 
 
 def shared_codes(

@@ -10,13 +10,12 @@ from numba import boolean, int32, int64, uint8, uint64
 
 from zonebloom.sbbf.addresses import load_8
 from zonebloom.sbbf.jit import kernel, linked, readonly
+from zonebloom.sbbf.table_slots import slot_of
 from zonebloom.sbbf.xxh64 import hash_memory
 
 _ZERO, _ONE, _TRIGRAM = np.uint64(0), np.uint64(1), np.uint64(3)
 _ASCII_STOP = np.uint64(0x80)
 _NO_HASH = np.uint64(0)
-# The multiplier of Fibonacci hashing.
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @linked
@@ -147,11 +146,12 @@ def write_token_hashes(
     return count
 
 
-@kernel(int64(readonly(uint64), uint64[::1], int64, uint64[::1]))
-def write_distinct(hashes, table, shift, out):
+@kernel(int64(readonly(uint64), uint64[::1], uint64, uint64[::1]))
+def write_distinct(hashes, table, seed, out):
     """Write the distinct hashes to ``out`` in the order of their first place.
 
-    ``table`` has ``1 << (64 - shift)`` zeros, at least twice as many as there are hashes.
+    ``table`` has zeros, a power of two and at least twice as many as there are hashes. The seed is
+    one of `table_slots`.
     """
     mask = table.shape[0] - 1
     count, has_zero = 0, False
@@ -163,7 +163,7 @@ def write_distinct(hashes, table, shift, out):
                 out[count] = hashed
                 count += 1
             continue
-        slot = np.int64((hashed * _SPREAD) >> np.uint64(shift))
+        slot = slot_of(hashed, seed, table)
         while table[slot] != _NO_HASH and table[slot] != hashed:
             slot = (slot + 1) & mask
         if table[slot] == _NO_HASH:

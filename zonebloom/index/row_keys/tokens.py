@@ -205,8 +205,8 @@ def hash_of_token(token: bytes) -> int:
 def distinct_hashes(hashes: np.ndarray) -> np.ndarray:
     """Return the distinct hashes in the order of their first place, uint64."""
     from zonebloom.index.row_keys import token_kernels
+    from zonebloom.sbbf.table_slots import TABLE_SEED
 
-    bits = max(int(2 * hashes.size).bit_length(), 4)
     out = np.empty(hashes.size, dtype=np.uint64)
-    table = np.zeros(1 << bits, dtype=np.uint64)
-    return out[: token_kernels.write_distinct(hashes, table, 64 - bits, out)].copy()
+    table = np.zeros(1 << int(2 * hashes.size).bit_length(), dtype=np.uint64)
+    return out[: token_kernels.write_distinct(hashes, table, TABLE_SEED, out)].copy()
