@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import struct
+import tracemalloc
 import unicodedata
 from decimal import Decimal
 from uuid import UUID
@@ -690,3 +691,23 @@ def test_tuples_of_sets_of_all_types_are_looked_up(tmp_path, type_, kind):
                 filters.append((pc.field("s") == values[0]) & is_number)
             for filter in filters:
                 assert ds.count_rows(filter) == (10 if keys else 0), (values_type, keys)
+
+
+@pytest.mark.parametrize(("num_rows", "num_words"), [(60_000, 60), (100, 36_000)])
+def test_a_build_holds_the_hashes_of_few_tokens(tmp_path, num_rows, num_words):
+    """25 MB of text have 200 MB of hashes, be they in many rows or in few."""
+    rng = np.random.default_rng(0)
+    words = np.array([f"w{number:05d}" for number in range(1000)])
+    texts = [" ".join(row) for row in words[rng.integers(0, 1000, (num_rows, num_words))]]
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"t": texts}), tmp_path / "data" / "0.parquet")
+    ds = zb.dataset(tmp_path / "data")
+    tracemalloc.start()
+    try:
+        ds.create_scalar_index("t", tokens="trigrams", spark=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 150 << 20
+    found = ds.to_table(filter="contains(t, ' w00042 w00')")
+    assert found["t"].to_pylist() == [text for text in texts if " w00042 w00" in text]

@@ -56,8 +56,9 @@ from zonebloom.storage.random_access import FragmentFile
 
 ReportRows = Callable[[int], None]
 
-# Runs of more rows are not hashed ahead, because their hashes would take too much memory.
-_MAX_ROWS_AHEAD = 4 << 20
+# A thread keeps hashes or values of at most about this many bytes for the writers. One row may have
+# thousands of hashes, so rows are no measure.
+_MAX_BYTES_AHEAD = 32 << 20
 # A thread reads small files of about this many bytes at a time.
 _SMALL_FILES_BYTES = 1 << 20
 _BUILD_ADVICE = "repair or remove the file, then build again"
@@ -247,18 +248,22 @@ def _train_fragments(
         reader = columns_reader(task.source, fragment.fragment, columns, data=data)
         (run,) = reader.runs(split=False)
         hashed = hash_run(_RunToRead(fragment, reader, run))
-        hashed = hashed._replace(hashes=list(hashed.hashes), data=data, digest=digest)
-        if run.row_groups is None and content_digest(fragment.fragment.path) != digest:
-            # PyArrow has read an encrypted file again.
-            raise _changed_error(fragment)
-        return hashed
+
+        def checked_hashes() -> Iterator[tuple[int, ZonePart]]:
+            yield from hashed.hashes
+            if run.row_groups is None and content_digest(fragment.fragment.path) != digest:
+                # PyArrow has read an encrypted file again.
+                raise _changed_error(fragment)
+
+        return hashed._replace(hashes=checked_hashes(), data=data, digest=digest)
 
     def hash_ahead(item: _RunToRead | Sequence[PresentFragment]) -> list[_HashedRun]:
-        if not isinstance(item, _RunToRead):
-            return list(map(hash_whole_file, item))
-        hashed, run = hash_run(item), item.run
-        is_small = run is not None and run.num_rows is not None and run.num_rows <= _MAX_ROWS_AHEAD
-        return [hashed._replace(hashes=list(hashed.hashes)) if is_small else hashed]
+        runs = [hash_run(item)] if isinstance(item, _RunToRead) else map(hash_whole_file, item)
+        num_bytes_left, started_runs = _MAX_BYTES_AHEAD, []
+        for run in runs:
+            hashes, num_bytes_left = _take_ahead(iter(run.hashes), num_bytes_left)
+            started_runs.append(run._replace(hashes=hashes))
+        return started_runs
 
     files: list[_TrainedFile] = []
     with ExitStack() as stack:
@@ -287,6 +292,20 @@ def _train_fragments(
             files.append(_TrainedFile(max(output.end_fragment() for output in outputs), digest))
             footers.add(fragment, data)
     return files
+
+
+def _take_ahead(
+    parts: Iterator[tuple[int, ZonePart]], max_bytes: int
+) -> tuple[Iterator[tuple[int, ZonePart]], int]:
+    """Compute the next parts up to about a number of bytes, and return all parts.
+
+    Also return how many of the bytes are left. Whoever takes the other parts computes them.
+    """
+    first: list[tuple[int, ZonePart]] = []
+    while max_bytes > 0 and (part := next(parts, None)) is not None:
+        first.append(part)
+        max_bytes -= part[1].num_bytes
+    return chain(first, parts), max_bytes
 
 
 def _items_to_read(

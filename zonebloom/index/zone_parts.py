@@ -23,6 +23,10 @@ class ColumnValues(NamedTuple):
     def null_count(self) -> int:
         return self.array.null_count
 
+    @property
+    def num_bytes(self) -> int:
+        return self.array.nbytes
+
 
 class ValueQuestion(NamedTuple):
     """A condition on a column of a type, which is asked of an index that compares values."""

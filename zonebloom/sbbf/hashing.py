@@ -70,6 +70,10 @@ class Hashes:
     def num_rows(self) -> int:
         return self.values.size
 
+    @property
+    def num_bytes(self) -> int:
+        return self.values.nbytes
+
     def by_row(self) -> RowHashes:
         """Return the same as `RowHashes`."""
         is_valid = self.is_valid()
@@ -110,6 +114,10 @@ class RowHashes:
     @property
     def null_count(self) -> int:
         return int(np.count_nonzero(self.is_null))
+
+    @property
+    def num_bytes(self) -> int:
+        return self.values.nbytes + self.ends.nbytes
 
 
 def hash_array(array: pa.Array) -> Hashes:
