@@ -16,13 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import build, write_files
 from footers import set_statistics
-from seams import set_constant
 
 import zonebloom as zb
 from zonebloom.predicates.row_group_statistics import statistics_safe_filter
 from zonebloom.scan.plan import ScanStats
 from zonebloom.scan.recheck import matching_rows
-from zonebloom.sources import fragment_statistics
 
 NAN = float("nan")
 FLOATS: dict[str, Sequence[float | None]] = {
@@ -38,12 +36,6 @@ FLOATS: dict[str, Sequence[float | None]] = {
     "both zeros": [0.0, -0.0] * 10,
     "zeros and NaN": [NAN, -0.0] * 10,
 }
-
-
-@pytest.fixture(autouse=True, params=[0, 1 << 22], ids=["pages", "row groups"])
-def min_file_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let PyArrow use the statistics of small files, or use them before."""
-    set_constant(monkeypatch, fragment_statistics, "_MIN_FILE_BYTES", request.param)
 
 
 F, I = pc.field("f"), pc.field("i")  # noqa: E741

@@ -26,7 +26,6 @@ from zonebloom.index.partition_values import PartitionValues
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.sources.fragment_filters import FragmentFilters
-from zonebloom.sources.fragment_statistics import FragmentStatistics
 from zonebloom.sources.source import Source
 from zonebloom.storage.file_view import FileView
 from zonebloom.storage.files import FileIdentity, file_errors, is_at_rest, without_short_reads
@@ -95,8 +94,6 @@ class Snapshot:
     embedded_filters : FragmentFilters or None
         The Bloom filters inside the Parquet files, if the dataset uses them.
     unindexed_files : UnindexedFiles
-    statistics : FragmentStatistics
-        The page statistics inside the Parquet files.
     """
 
     source: Source
@@ -106,7 +103,6 @@ class Snapshot:
     page_maps: PageMaps
     embedded_filters: FragmentFilters | None
     unindexed_files: UnindexedFiles
-    statistics: FragmentStatistics
     _views: dict[str, IndexView] = field(default_factory=dict, init=False, repr=False)
     _indices_of_columns: dict[tuple[str, ...], ColumnIndices] = field(
         default_factory=dict, init=False, repr=False

@@ -61,7 +61,6 @@ from zonebloom.scan.search import Search, preferred_index, search_indices
 from zonebloom.snapshot import Snapshot, UnindexedFiles
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.fragment_filters import FragmentFilters
-from zonebloom.sources.fragment_statistics import FragmentStatistics
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import FileIdentity
 from zonebloom.values.columns import column_path, find_leaf_type
@@ -142,7 +141,6 @@ class OpenedDataset:
         self._columns: dict[tuple[str, bool], Column] = {}
         self._page_maps = PageMaps(catalog, version.page_maps)
         self._unindexed_files = UnindexedFiles(version.next_fragment_id)
-        self._statistics = FragmentStatistics(source)
         self._last_look: _Look | None = None
         # The last warnings, so that the same warning is issued once.
         self._reported_gaps: Sequence[tuple[str, str]] = ()
@@ -195,7 +193,6 @@ class OpenedDataset:
             self._page_maps,
             self.embedded_filters if self.uses_embedded_filters else None,
             self._unindexed_files,
-            self._statistics,
         )
 
     def look_at_all_files(self) -> Snapshot:

@@ -19,11 +19,9 @@ from zonebloom.index.matching import IndexView
 from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.key_tests import is_key_search
-from zonebloom.parquet.page_statistics import PageBounds
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.explain import IndexUse, ScanPlan
-from zonebloom.scan.file_statistics import rows_where_true
 from zonebloom.scan.plan import FileZones, FragmentPlan
 from zonebloom.scan.search import Search
 from zonebloom.snapshot import Snapshot
@@ -32,8 +30,6 @@ from zonebloom.storage.files import FileIdentity, ReadCounter
 
 # If more than this share of a fragment's rows may match, reading it whole is faster than by pages.
 _MAX_SHARE_TO_READ_BY_PAGES = 0.6
-# Reading fewer rows than this takes no longer than reading the statistics in their file.
-_MIN_ROWS_TO_READ_STATISTICS = 1 << 16
 # All pages of an object of up to this size are read in one round trip.
 _MAX_REMOTE_BYTES_BY_PAGES = 1 << 20
 # PyArrow scans this many rows of a few columns in the time of one test of a Bloom filter.
@@ -122,11 +118,6 @@ def plan_fragments(
     for present in candidates:
         found = rows[present.fragment_id]
         plan = _fragment_plan(snapshot, present, found, search, find_row_groups)
-        if plan.row_groups is None and (
-            plan.rows is None
-            or (search.unanswered and len(plan.rows) >= _MIN_ROWS_TO_READ_STATISTICS)
-        ):
-            plan = _narrow_by_statistics(snapshot, plan, search, counter or ReadCounter())
         if plan.row_groups != () and (plan.rows is None or plan.rows):
             plans.append(plan)
     return plans
@@ -236,29 +227,6 @@ def _fragment_plan(
     return FragmentPlan(
         present.fragment, rows, reason, present.identity, pages, fragment_id=present.fragment_id
     )
-
-
-def _narrow_by_statistics(
-    snapshot: Snapshot, plan: FragmentPlan, search: Search, counter: ReadCounter
-) -> FragmentPlan:
-    """Return a plan without the rows that the statistics in its file exclude."""
-    fragment, identity, statistics = plan.fragment, plan.identity, snapshot.statistics
-    if identity is None or not statistics.are_used(fragment, identity):
-        return plan
-    num_rows = 0
-
-    def bounds_of(name: str) -> PageBounds | None:
-        nonlocal num_rows
-        bounds = statistics.bounds(fragment, identity, name, counter)
-        num_rows = num_rows if bounds is None else int(bounds.first_rows[-1])
-        return bounds
-
-    kept = rows_where_true(search.predicate, snapshot.source.schema, bounds_of)
-    if kept is None or (plan.rows is None and len(kept) > _MAX_SHARE_TO_READ_BY_PAGES * num_rows):
-        return plan
-    if plan.rows is not None:
-        return replace(plan, rows=plan.rows & kept)
-    return replace(plan, rows=kept, reason=f"{plan.reason}; by its statistics")
 
 
 def _plan_whole(snapshot: Snapshot, present: PresentFragment, reason: str) -> FragmentPlan:
