@@ -227,15 +227,17 @@ class Snapshot:
         """Read the deletes of several files in parallel. Each file's view keeps its deletes."""
         if not self.source.has_views:
             return
+        # Another thread may add to the set, so do not iterate over it.
+        seen = self._views_with_deletes
         views = {file.fragment.view for file in present if file.fragment.view is not None}
-        if not views or views <= self._views_with_deletes:
+        views = {view for view in views if view not in seen}
+        if not views:
             return
-        views -= self._views_with_deletes
         if len(views) > 1:
             with thread_pool(REMOTE_THREADS) as pool:
                 for _ in pool.map(lambda view: view.deleted, views):
                     pass
-        self._views_with_deletes.update(views)
+        seen.update(views)
 
     def deleted_rows(self) -> RowRanges:
         """Return the addresses of the rows that the table has deleted."""

@@ -120,6 +120,36 @@ def test_an_index_finds_the_same_entries(monkeypatch, kind, distinct):
     assert full_searches == 1
 
 
+class MissedCount(Dictionary):
+    """A dictionary whose count of searches skips the one at which the index is due."""
+
+    @property
+    def _num_searches(self) -> int:
+        return self._count
+
+    @_num_searches.setter
+    def _num_searches(self, count: int) -> None:
+        self._count = count + (count == dictionaries._SEARCHES_BEFORE_INDEX)
+
+
+def test_an_index_is_made_once_if_threads_miss_a_count(monkeypatch):
+    leaf = INDEXED_LEAVES[pa.int64()]
+    dictionary = MissedCount(leaf, 0, dictionary_page(leaf, list(range(5000))))
+    num_made = 0
+    make = Dictionary._make_index
+
+    def count(dictionary):
+        nonlocal num_made
+        num_made += 1
+        return make(dictionary)
+
+    replace_function(monkeypatch, Dictionary, "_make_index", count)
+    for _ in range(3 * dictionaries._SEARCHES_BEFORE_INDEX):
+        hits = dictionary.find_keys(KeySet(leaf, byte_forms(pa.int64(), pa.scalar(7))))
+        assert np.flatnonzero(hits).tolist() == [7]
+    assert num_made == 1
+
+
 def value_of(kind: pa.DataType, number: int) -> object:
     texts = {pa.string(): f"text {number}", pa.binary(6): b"%06d" % number}
     return texts.get(kind, float(number) if kind == pa.float64() else number)

@@ -201,8 +201,10 @@ class LoadedIndex:
         return tables
 
     def _open_or_error(self, kind: IndexKind, segment: Segment) -> IndexTable | CorruptIndex:
-        if segment.name in self._opened_tables:
-            return self._opened_tables.pop(segment.name)
+        # Another thread may take the table at the same time, so do not look first.
+        opened = self._opened_tables.pop(segment.name, None)
+        if opened is not None:
+            return opened
         # Do not pass a bound method: the reference cycle between table and index would keep the
         # file open until the garbage collector runs.
         report = partial(_warn, self.entry.name, instead="Its undamaged parts are still used")

@@ -5,6 +5,7 @@ Source: Encodings.md (dictionary encoding) of the Parquet format.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,8 @@ class Dictionary:
         # How often few keys were searched, and the values with their hash table, or None.
         self._num_searches = 0
         self._index: tuple[Any, ...] | None = None
+        # The thread that makes the index acquires the lock, which is never released.
+        self._has_no_index = Lock()
         # The description of the dictionary for `value_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
@@ -133,7 +136,9 @@ class Dictionary:
         is_large = self.size >= _MIN_INDEXED
         if is_large and keys.is_exact and keys.count * _ENTRIES_PER_KEY <= self.size:
             self._num_searches += 1
-            if self._num_searches == _SEARCHES_BEFORE_INDEX:
+            # Threads that search at the same time may miss a count, and only one makes the index.
+            is_due = self._num_searches >= _SEARCHES_BEFORE_INDEX
+            if is_due and self._has_no_index.acquire(blocking=False):
                 self._index = self._make_index()
             if self._index is not None:
                 hits[keys.numbers_in(self._index)] = 1

@@ -93,7 +93,8 @@ class HitReader:
     ) -> int:
         key = self._key
         hits = _NO_HITS
-        if key.needs_dictionary[0]:
+        has_dictionary = key.needs_dictionary[0]
+        if has_dictionary:
             hits = dictionary_of(file, key.chunks[0]).find_keys(keys)
             # The keys are probably in too many rows if all values of the dictionary are equally
             # frequent.
@@ -114,9 +115,9 @@ class HitReader:
                 scratch.summary,
             )
             file.counter.add(int(scratch.summary[hit_kernels.BYTES_READ]))
-            if result != hit_kernels.NEEDS_DICTIONARY or key.needs_dictionary[0]:
+            if result != hit_kernels.NEEDS_DICTIONARY or has_dictionary:
                 return result
-            key.needs_dictionary[0] = True
+            key.needs_dictionary[0] = has_dictionary = True
             hits = dictionary_of(file, key.chunks[0]).find_keys(keys)
 
 
@@ -146,9 +147,11 @@ class _Columns:
         flags, levels = scratch.flags[:count], scratch.levels[:count]
         while True:
             descriptions, dictionaries = self._no_dictionaries, None
-            if True in self.needs_dictionary:
+            # Another thread may find that more are needed.
+            had_dictionary = self.needs_dictionary
+            if True in had_dictionary:
                 # The dictionaries must live until their values are copied.
-                descriptions, dictionaries = self._dictionaries(file)
+                descriptions, dictionaries = self._dictionaries(file, had_dictionary)
             result = hit_kernels.take_hits(
                 handle,
                 *self.table.places,
@@ -169,19 +172,21 @@ class _Columns:
             if result != hit_kernels.NEEDS_DICTIONARY:
                 break
             have_indices = [bool(flag & HAS_INDICES) for flag in flags.tolist()]
-            needed = list(map(or_, self.needs_dictionary, have_indices))
-            if self.needs_dictionary == needed:
+            needed = list(map(or_, had_dictionary, have_indices))
+            if had_dictionary == needed:
                 # A dictionary that the pages refer to is empty.
                 return None
             self.needs_dictionary = needed
         del dictionaries
         return self._arrays(rows.size, levels, scratch) if result == 0 else None
 
-    def _dictionaries(self, file: FragmentFile) -> tuple[np.ndarray, list[Dictionary]]:
-        """Return the descriptions of the dictionaries for the kernel, and the dictionaries."""
+    def _dictionaries(
+        self, file: FragmentFile, are_needed: Sequence[bool]
+    ) -> tuple[np.ndarray, list[Dictionary]]:
+        """Return the descriptions of the needed dictionaries for the kernel, and these."""
         descriptions, dictionaries = self._no_dictionaries.copy(), []
         for number, chunk in enumerate(self.chunks):
-            if self.needs_dictionary[number]:
+            if are_needed[number]:
                 dictionary = dictionary_of(file, chunk)
                 dictionaries.append(dictionary)
                 descriptions[number] = dictionary.kernel_args
