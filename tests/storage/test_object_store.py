@@ -366,3 +366,18 @@ def test_an_index_is_copied_to_a_store_and_back(s3, tmp_path):
     assert reopened.validate_index("id_idx", sample="all").zones_read == 2 * -(-ROWS // 1024)
     # An adopted index leaves nothing to adopt again.
     assert zb.dataset("lake/up", filesystem=s3).adopt_index().num_files == 0
+
+
+def test_a_bucket_is_opened_with_the_keys_that_the_environment_has_now(monkeypatch):
+    filesystem = pafs.S3FileSystem(region="eu-west-1", endpoint_override="127.0.0.1:9")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    buckets = []
+    for key, token in [("old", "1"), ("new", "1"), ("new", "2"), ("new", "2")]:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+        monkeypatch.setenv("AWS_SESSION_TOKEN", token)
+        bucket = object_store.object_reader(filesystem, "bucket/x")
+        assert bucket is not None
+        config = bucket.store.config
+        assert (config["access_key_id"], config["session_token"]) == (key, token)
+        buckets.append(bucket)
+    assert buckets[2] is buckets[3]

@@ -40,6 +40,12 @@ _OBSTORE_NAMES = {
     "skip_signature": "anonymous",
     "virtual_hosted_style_request": "force_virtual_addressing",
 }
+# Variables of the environment with the credentials, by their names in obstore.
+_VARIABLES = {
+    "access_key_id": "AWS_ACCESS_KEY_ID",
+    "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+}
 
 
 def is_store(value: Any) -> bool:
@@ -421,6 +427,9 @@ def _obstore_config(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] |
     if endpoint and "://" not in endpoint:
         endpoint = f"{options['scheme']}://{endpoint}"
     config = {name: options[option] for name, option in _OBSTORE_NAMES.items()}
+    if not (options["access_key"] or options["anonymous"]):
+        # obstore would take them itself, but a bucket with other ones must be opened again.
+        config |= {name: os.environ.get(variable) for name, variable in _VARIABLES.items()}
     return tuple((name, value) for name, value in {**config, "endpoint": endpoint}.items() if value)
 
 
