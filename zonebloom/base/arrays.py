@@ -74,6 +74,30 @@ def is_view_type(type_: pa.DataType) -> bool:
     return pt.is_string_view(type_) or pt.is_binary_view(type_)
 
 
+def copied_slices(table: pa.Table) -> pa.Table:
+    """Return a table with a copy of each chunk that is a slice of a larger one.
+
+    A slice keeps the memory of the whole array, and some readers mistake the offset of a struct.
+    """
+    columns = []
+    for column in table.columns:
+        chunks: list[Any] = column.chunks
+        are_slices = list(map(_is_slice, chunks))
+        if any(are_slices):
+            # To concatenate is the quickest copy, and PyArrow can do it with every type.
+            chunks = [
+                pa.concat_arrays([chunk]) if is_slice else chunk
+                for chunk, is_slice in zip(chunks, are_slices, strict=True)
+            ]
+            column = pa.chunked_array(chunks, column.type)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=table.schema) if columns else table
+
+
+def _is_slice(array: pa.Array) -> bool:
+    return array.offset > 0 or 2 * array.nbytes < array.get_total_buffer_size()
+
+
 def empty_table(schema: pa.Schema) -> pa.Table:
     """Return a table without rows. `pa.Schema.empty_table` fails for nested extension types."""
     return pa.Table.from_batches([], schema)

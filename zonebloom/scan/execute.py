@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.base.arrays import from_numpy
+from zonebloom.base.arrays import copied_slices, from_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges, ranges_of_rows
 from zonebloom.base.threads import (
     REMOTE_THREADS,
@@ -481,7 +481,7 @@ class Execution:
                 if not wanted:
                     return None
                 if is_exact and self._request.is_predicate_exact:
-                    table = rows.read(number, self._needed, wanted, known)
+                    table = copied_slices(rows.read(number, self._needed, wanted, known))
                     return wanted.rows(), project(table, self._columns)
             filter_table = rows.read(number, self._filter_columns, wanted, known)
         matches = _matching_rows(filter_table, self._request)
@@ -496,6 +496,9 @@ class Execution:
             schema = pa.schema([*table.schema, *other_table.schema])
             table = pa.Table.from_arrays([*table.columns, *other_table.columns], schema=schema)
             table = table.select(self._needed)
+        # Slices of a table in memory take no memory.
+        if not self._source.is_in_memory:
+            table = copied_slices(table)
         return offsets, project(table, self._columns)
 
     def _read_by_pyarrow(
@@ -540,7 +543,7 @@ class Execution:
                     table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in window])
                     self._count(rows_read=table.num_rows)
                     matches = _matching_rows(table, request or self._request)
-                    rows = project(select_rows(table, matches), self._columns)
+                    rows = project(copied_slices(select_rows(table, matches)), self._columns)
                     if previous is not None:
                         yield previous
                     previous = wanted.rows_at(matches + num_wanted), rows

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import to_numpy
+from zonebloom.base.arrays import copied_slices, empty_table, to_numpy
 from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import (
     Equals,
@@ -205,12 +205,12 @@ def select_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     if rows.size == table.num_rows:
         return table
     if rows.size == 0:
-        return table.slice(0, 0)
+        return empty_table(table.schema)
     cuts = np.flatnonzero(np.diff(rows) != 1) + 1
     if cuts.size >= _MAX_SLICED_RUNS:
         return gather(table, rows)
     runs = np.split(rows, cuts)
-    return pa.concat_tables([table.slice(int(run[0]), run.size) for run in runs])
+    return copied_slices(pa.concat_tables([table.slice(int(run[0]), run.size) for run in runs]))
 
 
 def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
