@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -59,6 +59,10 @@ class File:
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         self.requests += ranges
         return [self.data[start:stop] for start, stop in ranges]
+
+    @property
+    def cache_key(self) -> tuple[Hashable, ...]:
+        return self.path, self.identity
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Do nothing, because the file is in memory."""

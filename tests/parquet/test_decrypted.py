@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import os
 import pickle
 import random
@@ -28,10 +29,12 @@ from pyarrow.parquet import encryption
 from seams import set_constant
 
 import zonebloom as zb
+from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog import freshness
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency
 from zonebloom.parquet.decrypted_file import DecryptedFile
+from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.sources.discovery import discover_source
 from zonebloom.sources.fragment_rows import open_rows
 from zonebloom.storage import encryption as sealed
@@ -381,3 +384,29 @@ def test_the_error_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(MissingDependency, match=r"zonebloom\[encryption\]"):
         zb.ParquetKeys(KEY)
+
+
+def test_what_keys_decrypted_is_cached_for_them_alone_and_dropped_with_them(tmp_path):
+    """Another object may lack a key, even if its other keys are the same."""
+    path = tmp_path / "0.parquet"
+    write(path, rows(), by_kms(), use_dictionary=["text"])
+    freshness.wait_for_rest(
+        file for file in identities(pafs.LocalFileSystem(), [str(path)]) if file is not None
+    )
+    expected = rows()["text"].to_pylist()[:5]
+    MEMORY_CACHE.clear()
+    for _ in range(2):
+        keys = zb.ParquetKeys(Kms)
+        for _ in range(3):
+            table, _ = read(path, keys, ["text"], RowRanges([(0, 5)]))
+            assert table["text"].to_pylist() == expected
+        assert MEMORY_CACHE.num_bytes > 0
+        # Each object asked for the footer's key and the column's, once.
+        assert sorted(Kms.requests) == ["footer", "texts"]
+        Kms.requests.clear()
+        del keys
+        # The tables of pages belong to the footer, which is dropped first.
+        for _ in range(2):
+            gc.collect()
+            MEMORY_CACHE.get("any", Dictionary)
+        assert MEMORY_CACHE.num_bytes == 0

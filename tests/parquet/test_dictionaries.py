@@ -17,6 +17,7 @@ from parquet.test_hostile import header
 from seams import replace_function, set_constant
 
 import zonebloom as zb
+from zonebloom.base.memory_cache import MemoryCache
 from zonebloom.catalog.freshness import wait_for_rest
 from zonebloom.parquet import dictionaries, leaf_reader
 from zonebloom.parquet.dictionaries import Dictionary
@@ -29,7 +30,6 @@ from zonebloom.parquet.leaf_type import (
     INT64,
     LeafType,
 )
-from zonebloom.parquet.page_cache import PAGE_CACHE, PageCache
 from zonebloom.storage.files import identities
 from zonebloom.values.probe import byte_forms
 
@@ -49,7 +49,7 @@ def page(values: np.ndarray) -> np.ndarray:
 def test_the_least_recently_used_dictionary_is_dropped_first() -> None:
     dictionaries = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
     assert [dictionary.num_bytes for dictionary in dictionaries] == [800] * 3
-    cache = PageCache(max_bytes=2 * 800)
+    cache = MemoryCache(max_bytes=2 * 800)
     for number in (0, 1, 0, 2):
         if cache.find([number], Dictionary) == [None]:
             cache.put(number, dictionaries[number])
@@ -63,14 +63,14 @@ def test_a_forked_process_does_not_wait_for_the_lock_of_another_thread() -> None
     output = run_python(
         """
         import os, threading, warnings
-        from zonebloom.parquet.page_cache import PAGE_CACHE, PageCache
+        from zonebloom.base.memory_cache import MEMORY_CACHE, MemoryCache
 
         warnings.simplefilter("ignore")
-        PAGE_CACHE.put("page", PageCache())
-        PAGE_CACHE._lock.acquire()
+        MEMORY_CACHE.put("page", MemoryCache())
+        MEMORY_CACHE._lock.acquire()
         child = os.fork()
         if not child:
-            print(PAGE_CACHE.find(["page"], PageCache), flush=True)
+            print(MEMORY_CACHE.find(["page"], MemoryCache), flush=True)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         """
@@ -172,7 +172,11 @@ def wait_until_it_rests(path: Path) -> None:
     wait_for_rest(file for file in identities(LOCAL, [str(path)]) if file is not None)
 
 
-def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(tmp_path: Path) -> None:
+def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = MemoryCache()
+    set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
     path = tmp_path / "0.parquet"
     for name in ("first", "other", "third"):
         table = pa.table({"id": range(100), "name": [f"{name} {i % 5}" for i in range(100)]})
@@ -181,9 +185,9 @@ def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(tmp_path: Pa
         ds = zb.dataset(path, index_dir=str(tmp_path / "index"))
         build(ds, "id", replace=True)
         wait_until_it_rests(path)
-        before = PAGE_CACHE.num_bytes
+        before = cache.num_bytes
         assert ds.lookup("id", [42])["name"].to_pylist() == [f"{name} 2"]
-        assert PAGE_CACHE.num_bytes > before
+        assert cache.num_bytes > before
         assert ds.lookup("id", [43])["name"].to_pylist() == [f"{name} 3"]
 
 
@@ -196,7 +200,8 @@ def test_no_dictionary_of_a_file_is_cached_that_was_just_written(
     pq.write_table(table, tmp_path / "0.parquet")
     ds = zb.dataset(tmp_path)
     ds.create_scalar_index("id", spark=False)
-    before = PAGE_CACHE.num_bytes
+    cache = MemoryCache()
+    set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
     for key in (42, 43):
         assert ds.lookup("id", [key])["name"].to_pylist() == [f"name {key % 5}"]
-    assert PAGE_CACHE.num_bytes == before
+    assert cache.num_bytes == 0

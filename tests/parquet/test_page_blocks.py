@@ -26,6 +26,7 @@ from parquet.parquet_helpers import File, check_found, check_rows, same, sliced,
 from seams import replace_function, set_constant
 
 import zonebloom as zb
+from zonebloom.base.memory_cache import MemoryCache
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import leaf_reader
@@ -35,7 +36,7 @@ from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import LeafChunk, Undecodable
 from zonebloom.parquet.page_blocks import PageBlocks, split_page
-from zonebloom.parquet.page_cache import PageCache
+from zonebloom.sources import parquet_rows
 from zonebloom.storage.files import FileIdentity
 
 ROWS = 5000
@@ -56,12 +57,12 @@ class CachedFile(File):
 
 
 @pytest.fixture
-def cache(monkeypatch) -> PageCache:
+def cache(monkeypatch) -> MemoryCache:
     """Cache every page, also small ones, in a new cache. Return it."""
-    cache = PageCache()
+    cache = MemoryCache()
     set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_ROWS", 0)
     set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_BYTES", 0)
-    set_constant(monkeypatch, leaf_reader, "PAGE_CACHE", cache)
+    set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
     return cache
 
 
@@ -452,7 +453,7 @@ def test_a_page_without_all_values_has_no_blocks(width):
 
 
 def test_the_cache_asks_for_what_is_used_twice_and_drops_the_oldest():
-    cache = PageCache(max_bytes=250)
+    cache = MemoryCache(max_bytes=250)
     assert cache.note_uses({"a": 80, "b": 80, "c": 80}) == [False] * 3
     assert cache.note_uses({"a": 70, "d": 700, "b": 80}) == [True, False, True]
     # Four times the bytes of the cache are remembered, and the last use of "c" is the oldest.
@@ -474,7 +475,7 @@ def test_the_cache_asks_for_what_is_used_twice_and_drops_the_oldest():
     assert cache.find("b", PageBlocks) == [None]
 
 
-def use(cache: PageCache, names: str, *, together: int = 1, may_be_first: bool = False) -> str:
+def use(cache: MemoryCache, names: str, *, together: int = 1, may_be_first: bool = False) -> str:
     """Use some objects of ten bytes as a search does, and return those that were cached."""
     found = ""
     for start in range(0, len(names), together):
@@ -493,7 +494,7 @@ def use(cache: PageCache, names: str, *, together: int = 1, may_be_first: bool =
 @pytest.mark.parametrize("together", [1, 3, 10])
 def test_a_cache_that_is_too_small_keeps_a_part(together: int, may_be_first: bool):
     """Dropping the oldest object for each new one would drop every object before its next use."""
-    cache = PageCache(max_bytes=50)
+    cache = MemoryCache(max_bytes=50)
     options: Any = {"together": together, "may_be_first": may_be_first}
     for _ in range(2):
         use(cache, "abcdefghij", **options)
@@ -507,7 +508,7 @@ def test_a_cache_that_is_too_small_keeps_a_part(together: int, may_be_first: boo
 
 
 def test_a_scan_of_objects_that_are_used_once_drops_nothing():
-    cache = PageCache(max_bytes=50)
+    cache = MemoryCache(max_bytes=50)
     for _ in range(2):
         use(cache, "abcde")
     for number in range(100):
@@ -518,3 +519,22 @@ def test_a_scan_of_objects_that_are_used_once_drops_nothing():
 class Sized:
     def __init__(self, num_bytes: int):
         self.num_bytes = num_bytes
+
+
+def test_page_tables_of_many_row_groups_stay_within_the_bound(tmp_path, monkeypatch):
+    cache = MemoryCache(max_bytes=30_000)
+    set_constant(monkeypatch, parquet_rows, "MEMORY_CACHE", cache)
+    rows = 4_000
+    data = pa.table(
+        {"id": range(rows), "x": np.arange(rows) / 2, "pair": [[i] for i in range(rows)]}
+    )
+    options = {"row_group_size": 100, "write_page_index": True, "max_rows_per_page": 10}
+    pq.write_table(data, tmp_path / "0.parquet", **options)
+    ds = zb.dataset(tmp_path)
+    build(ds, "id", number_of_items=100)
+    zb.warmup()
+    most = 0
+    for key in [*range(0, rows, 50), *range(0, rows, 50), 7, 7]:
+        assert ds.lookup("id", [key]).drop_columns("key_index").equals(data.slice(key, 1))
+        most = max(most, cache.num_bytes)
+    assert 15_000 < most <= 30_000

@@ -6,13 +6,15 @@ Source: Encryption.md of the Parquet format.
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.encrypted_modules import (
     COLUMN_MODULE,
@@ -24,7 +26,7 @@ from zonebloom.parquet.encrypted_modules import (
     encode_ordinal,
     module_at,
 )
-from zonebloom.parquet.encryption_keys import MAX_CACHED, ParquetKeys
+from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.parquet.file_layout import (
     ColumnChunk,
     FilePages,
@@ -53,6 +55,8 @@ _ORDINAL = 7
 _METADATA, _CRYPTO, _ENCRYPTED_METADATA = 3, 8, 9
 # Most encrypted page headers fit in one read of this size.
 _HEADER_BYTES = 512
+# A parsed footer takes about this many times as many bytes as a stored one.
+_PARSED_SIZE = 16
 
 
 class _ChunkPlace(NamedTuple):
@@ -95,6 +99,7 @@ class _Footer:
 
     def __init__(self, data: bytes, file_bytes: int, modules: ModuleDecryptor, keys: ParquetKeys):
         self.modules = modules
+        self.num_bytes = _PARSED_SIZE * len(data)
         self._keys = keys
         self._file_bytes = file_bytes
         # The chunks that were used so far, ordered by their first byte.
@@ -146,6 +151,8 @@ class _Footer:
 def _decrypt_footer(file_bytes: int, read: ReadRanges, keys: ParquetKeys) -> _Footer | None:
     """Return the footer of an encrypted file, or None if the file is not encrypted."""
     data, tail = read_footer_bytes(file_bytes, read, (PARQUET_MAGIC, ENCRYPTED_MAGIC))
+    # The keys own the cached footer, and would never be freed if it kept them.
+    keys = weakref.proxy(keys)
     try:
         raw = ThriftReader(data).read_struct()
         rest = data[raw.stop :]
@@ -169,18 +176,24 @@ class DecryptedFile(FragmentFile):
     """A Parquet file that may be encrypted. Reads return decrypted pages at their file offsets."""
 
     _footer: _Footer | None = None
+    _token: Hashable = None
+
+    @property
+    def cache_key(self) -> tuple[Hashable, ...]:
+        """What the keys of cached parts begin with. Only who has the same keys may use them."""
+        return self._token, self.path, self.identity
 
     def pages(self, keys: ParquetKeys) -> FilePages:
         """Return the pages of the file. Call this before pages are read."""
-        cache_key, cache = (self.path, self.identity), keys.cached_footers
-        footer = cache.get(cache_key) or _decrypt_footer(self.num_bytes, self.read_stored, keys)
+        self._token = keys.cache_owner.token
+        footer = MEMORY_CACHE.get(self.cache_key, _Footer)
         if footer is None:
-            return read_footer(self.num_bytes, self.read_stored)
-        # Without an inode or a tag, a replaced file may have the same identity: do not cache it.
-        if self.identity.inode or self.identity.tag:
-            if len(cache) >= MAX_CACHED:
-                cache.clear()
-            cache[cache_key] = footer
+            footer = _decrypt_footer(self.num_bytes, self.read_stored, keys)
+            if footer is None:
+                return read_footer(self.num_bytes, self.read_stored)
+            # Without an inode or a tag, a replaced file may have the same identity.
+            if self.identity.inode or self.identity.tag:
+                MEMORY_CACHE.put_if_worth(self.cache_key, footer)
         pages = footer.pages.with_locate(lambda *chunk: self._locate(footer, *chunk))
         self._pages: FilePages = pages
         self._footer = footer

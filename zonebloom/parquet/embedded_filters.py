@@ -54,6 +54,8 @@ _FOOTER_ERRORS = (
     OverflowError,
     LookupError,
 )
+# A parsed footer takes about this many times as many bytes as a stored one.
+_PARSED_SIZE = 16
 # Most blocks are read for more hashes than this, so filters are then read one after another.
 _MAX_JOINT_HASHES = 64
 
@@ -104,6 +106,11 @@ class EmbeddedFilters:
         self._by_path = {leaf.path: leaf for leaf in self._leaves if counts[leaf.path] == 1}
         self._blocks: dict[int, list[_Span | None]] = {}
         self._verified: set[tuple[int, int]] = set()
+
+    @property
+    def num_bytes(self) -> int:
+        """About the bytes that the parsed footer takes in memory."""
+        return _PARSED_SIZE * len(self._footer)
 
     def columns(self) -> list[EmbeddedColumn]:
         """Return the leaf columns that have filters, in file order. Read the filter headers."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zonebloom.base import arguments
+from zonebloom.base.memory_cache import MEMORY_CACHE, CacheOwner
 from zonebloom.errors import FragmentUnreadable, InvalidArgument
 from zonebloom.storage.encryption import KEY_SIZES, NONCE_BYTES, aes_gcm
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet.encryption import KmsClient, KmsConnectionConfig
 
 _MATERIAL = "PKMT1"
-# The caches of keys and of footers are cleared when they hold so many.
-MAX_CACHED = 1024
+# About the bytes that an unwrapped key takes in memory, with its wrapped form.
+_UNWRAPPED_BYTES = 1000
 
 
 class ParquetKeys:
@@ -52,9 +53,9 @@ class ParquetKeys:
     be pickled with a single key, or with a ``key_access_token`` or ``custom_kms_conf`` in the
     connection.
 
-    A key is unwrapped when the first page of its column is read. Keys and footers are cached as
-    long as this object exists. If a key is missing or data cannot be authenticated, PyArrow reads
-    the file and raises the error. ``AES_GCM_CTR_V1`` does not authenticate values.
+    A key is unwrapped when the first page of its column is read. Keys and footers are cached at
+    most as long as this object exists. If a key is missing or data cannot be authenticated, PyArrow
+    reads the file and raises the error. ``AES_GCM_CTR_V1`` does not authenticate values.
 
     Examples
     --------
@@ -87,9 +88,8 @@ class ParquetKeys:
         self._connection = connection or KmsConnectionConfig()
         self._client: KmsClient | None = None
         self._format: pads.ParquetFileFormat | None = None
-        self._unwrapped: dict[tuple[str, str], bytes] = {}
-        # Decrypted footers by the path and identity of their file.
-        self.cached_footers: dict[Any, Any] = {}
+        # The owner of unwrapped keys, and of what these keys decrypted.
+        self.cache_owner = CacheOwner()
 
     def __repr__(self) -> str:
         return f"<zonebloom.ParquetKeys, {'one key' if self.is_single_key else 'by a KMS'}>"
@@ -173,15 +173,26 @@ class ParquetKeys:
 
     def _unwrap(self, wrapped_key: str, master_key_id: str) -> bytes:
         assert callable(self._keys)
-        cache_key = wrapped_key, master_key_id
-        key = self._unwrapped.get(cache_key)
-        if key is None:
+        cache_key = self.cache_owner.token, wrapped_key, master_key_id
+        unwrapped = MEMORY_CACHE.get(cache_key, _UnwrappedKey)
+        if unwrapped is None:
             self._client = client = self._client or self._keys(self._connection)
-            key = bytes(client.unwrap_key(wrapped_key, master_key_id))
-            if len(self._unwrapped) >= MAX_CACHED:
-                self._unwrapped.clear()
-            self._unwrapped[cache_key] = key
-        return key
+            unwrapped = _UnwrappedKey(bytes(client.unwrap_key(wrapped_key, master_key_id)))
+            MEMORY_CACHE.put_if_worth(cache_key, unwrapped)
+        return unwrapped.key
+
+
+class _UnwrappedKey(NamedTuple):
+    """A key that a KMS has unwrapped."""
+
+    key: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return _UNWRAPPED_BYTES
+
+    def __repr__(self) -> str:
+        return "<_UnwrappedKey>"
 
 
 def _restore_parquet_keys(keys: Any, connection: dict[str, Any], aad_prefix: bytes) -> ParquetKeys:

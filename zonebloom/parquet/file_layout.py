@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from zonebloom.base.memory_cache import CacheOwner
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.storage.file_view import FieldNames
 
@@ -111,10 +112,8 @@ class FilePages:
         # The number of rows of each row group.
         self.group_rows = [group.num_rows for group in row_groups]
         self.num_rows: int = sum(self.group_rows)
-        # The columns that kernels decode, by row group and columns. `ParquetRows` fills it.
-        self.decodable_columns: dict[tuple[int, tuple[Any, ...]], Any] = {}
-        # The readers of few keys, by row group, key column and columns. `ParquetRows` fills it.
-        self.hit_readers: dict[tuple[Any, ...], Any] = {}
+        # The owner of what `ParquetRows` prepares to read these pages.
+        self.cache_owner = CacheOwner()
         # A table's names for the fields, and these pages with those names.
         self.renamed_pages: tuple[FieldNames, FilePages] | None = None
 
@@ -128,8 +127,7 @@ class FilePages:
     def with_locate(self, locate: Callable[[int, int], PageLocations | None]) -> FilePages:
         """Return a copy with another function to locate pages, which shares the caches."""
         copy = FilePages(self.schema, self.row_groups, locate)
-        copy._pages, copy.decodable_columns = self._pages, self.decodable_columns
-        copy.hit_readers = self.hit_readers
+        copy._pages, copy.cache_owner = self._pages, self.cache_owner
         return copy
 
     def subset(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:

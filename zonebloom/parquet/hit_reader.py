@@ -58,6 +58,12 @@ class HitReader:
         self._key = _Columns(chunks[:1])
         self._others = _Columns(chunks[1:]) if len(chunks) > 1 else None
 
+    @property
+    def num_bytes(self) -> int:
+        """About the bytes that the reader takes in memory, with a table of all columns."""
+        others = 0 if self._others is None else 2 * self._others.table.num_bytes
+        return others + 2 * self._key.table.num_bytes
+
     @cached_property
     def _all(self) -> _Columns:
         return _Columns(self._chunks)

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.arrays import allocate_array
+from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges, touching_bounds
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
@@ -59,7 +60,6 @@ from zonebloom.parquet.leaf_type import (
     fixed_width_array,
     text_array,
 )
-from zonebloom.parquet.page_cache import PAGE_CACHE
 from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
@@ -75,6 +75,8 @@ _MAX_UNCACHED_ROWS, _MAX_UNCACHED_BYTES = 4 << 10, 16 << 10
 _BATCH_ROWS = 1 << 17
 # Arrays that are smaller in total are copied into one.
 _MAX_JOINED_BYTES = 1 << 19
+# About the bytes of the Python objects of a page table, and of each of its columns.
+_TABLE_BYTES, _COLUMN_BYTES = 2000, 1000
 _HAS_NO_INDICES = HAS_PLAIN | HAS_OTHER_ENCODINGS
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
@@ -147,6 +149,12 @@ class PageTable:
         self.num_texts = int((self.widths == 0).sum())
         # Booleans are always converted to PLAIN.
         self.has_booleans = any(c.leaf.physical_type == BOOLEAN for c in columns)
+
+    @property
+    def num_bytes(self) -> int:
+        """About the bytes that the table takes in memory, with those of its halves."""
+        page_bytes = sum(array.nbytes for array in self.places)
+        return _TABLE_BYTES + len(self.columns) * _COLUMN_BYTES + 2 * page_bytes
 
     def find_rows(
         self, file: FragmentFile, keys: KeySet, nulls: bool, rows: RowRanges
@@ -224,13 +232,12 @@ class PageTable:
 
         pages, bounds = selection.pages, selection.bounds.tolist()
         starts, sizes, _, _, rows = pages[: NUM_ROWS + 1].tolist()
-        version = file.path, file.identity
         keys: list[Hashable] = [None] * len(starts)
         for number, column in enumerate(self._cache_keys):
             for i in range(bounds[number], bounds[number + 1]):
                 if _is_large(sizes[i], rows[i]):
-                    keys[i] = version, column, starts[i], sizes[i], rows[i]
-        blocks = PAGE_CACHE.find(keys, PageBlocks)
+                    keys[i] = *file.cache_key, column, starts[i], sizes[i], rows[i]
+        blocks = MEMORY_CACHE.find(keys, PageBlocks)
         num_bytes = 0
         cache_keys: dict[int, Hashable] = {}
         for i, page_blocks in enumerate(blocks):
@@ -327,7 +334,7 @@ class OpenedPages:
             return {}
         numbers = {key: number for number, key in selection.cache_keys.items()}
         sizes = {key: int(self._pages[NUM_BYTES, number]) for key, number in numbers.items()}
-        are_used_again = PAGE_CACHE.note_uses(sizes)
+        are_used_again = MEMORY_CACHE.note_uses(sizes)
         return {numbers[key]: key for key in itertools.compress(sizes, are_used_again)}
 
     def _cache_blocks(self, selection: Selection, keys: Mapping[int, Hashable]) -> None:
@@ -350,7 +357,7 @@ class OpenedPages:
                 present=present,
             )
             if blocks is not None:
-                PAGE_CACHE.put(key, blocks)
+                MEMORY_CACHE.put(key, blocks)
 
     def _present_addresses(self) -> np.ndarray:
         """Return for each page the address of its bytes in ``_present``, 0 if no row is null."""
@@ -563,8 +570,8 @@ def cached_dictionary(
     start, size = chunk.start, stop - chunk.start
     key = None
     if _is_identified(file):
-        key = file.path, file.identity, start, stop, chunk.codec, leaf.width
-    (cached,) = PAGE_CACHE.find([key], Dictionary)
+        key = *file.cache_key, start, stop, chunk.codec, leaf.width
+    cached = MEMORY_CACHE.get(key, Dictionary)
     if cached is not None:
         return cached
     # A file that was just written may be written again without a change of its identity.
@@ -574,8 +581,8 @@ def cached_dictionary(
     elif data is None:
         data = read_spans(file, np.array([start]), np.array([size]), size)
     dictionary = Dictionary(leaf, chunk.codec, data)
-    if may_cache and PAGE_CACHE.note_uses({key: dictionary.num_bytes}, may_be_first=True)[0]:
-        PAGE_CACHE.put(key, dictionary)
+    if may_cache:
+        MEMORY_CACHE.put_if_worth(key, dictionary)
     return dictionary
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from zonebloom.base.memory_cache import MEMORY_CACHE, CacheOwner
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.predicates.ast import Predicate, probed_columns
 from zonebloom.sources.source import Fragment, Source
@@ -27,7 +28,7 @@ class FragmentFilters:
 
     def __init__(self, source: Source):
         self._source = source
-        self._filters: dict[tuple[str, FileIdentity], EmbeddedFilters | None] = {}
+        self._cache_owner = CacheOwner()
         self._partition_columns = source.partition_columns()
         # Leave partition columns out, because the files may hold other values than the paths give.
         self._schema = pa.schema(
@@ -70,22 +71,25 @@ class FragmentFilters:
     ) -> EmbeddedFilters | None:
         from zonebloom.parquet.embedded_filters import EmbeddedFilters
 
+        # The filters must not keep this object, which owns them.
+        filesystem = self._source.filesystem
+
         def read(ranges):
             # Open the file for each read, because one open file per fragment could be too many.
-            filesystem = self._source.filesystem
             with FragmentFile(filesystem, fragment.path, identity, counter) as file:
                 return file.read(ranges)
 
-        key = fragment.path, identity
-        if key in self._filters:
-            return self._filters[key]
+        cache_key = self._cache_owner.token, fragment.path, identity
+        filters = MEMORY_CACHE.get(cache_key, EmbeddedFilters)
+        if filters is not None:
+            return filters
         opened_at = time.time_ns()
         try:
             filters = EmbeddedFilters(identity.size, read)
         except (pa.ArrowException, OSError, FragmentUnreadable):
             # The scan meets the same error and reports it.
-            filters = None
+            return None
         # Another write so soon after the last one may leave the identity as it is.
         if is_at_rest(identity, opened_at):
-            self._filters[key] = filters
+            MEMORY_CACHE.put_if_worth(cache_key, filters)
         return filters

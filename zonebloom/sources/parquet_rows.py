@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges, ranges_of_rows
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.field_names import pages_with_names
@@ -33,16 +34,14 @@ if TYPE_CHECKING:
 # Opening a column for pyarrow costs as much as this many block checks, the unit of work of
 # `KERNELS`. Reading this many rows of it costs as much as one check.
 _COLUMN_CHECKS, _ROWS_PER_CHECK = 1024, 64
-# The most page tables that are cached for a file.
-_MAX_PAGE_TABLES = 1024
+# About the bytes of the Python objects of a cached item that holds no pages.
+_ITEM_BYTES = 1000
 # The most bytes of a file that are read before it is known whether they are needed. Reading them
 # takes about as long as one more round trip.
 _MAX_READ_AHEAD = 4 << 20
 
 # More keys than this are usually in more rows than `HitReader` reads.
 _MAX_FEW_KEYS = 1 << 12
-_UNKNOWN: Any = object()
-
 _NOT_LOADED_REASON = "kernels are not loaded for so few rows"
 
 
@@ -51,6 +50,20 @@ class _DecodableColumns(NamedTuple):
 
     names: tuple[str, ...]
     table: PageTable | None
+
+    @property
+    def num_bytes(self) -> int:
+        return _ITEM_BYTES + (0 if self.table is None else self.table.num_bytes)
+
+
+class _FewKeysReader(NamedTuple):
+    """The reader of the rows of few keys. It is None if a column prevents it."""
+
+    reader: HitReader | None
+
+    @property
+    def num_bytes(self) -> int:
+        return _ITEM_BYTES + (0 if self.reader is None else self.reader.num_bytes)
 
 
 # The rows at which the values of a top-level column are known, and these values, by name.
@@ -223,14 +236,12 @@ class ParquetRows:
         handle = self._file.handle
         if handle is None or not (self._has_kernels or self._load_kernels(row_group, 1)):
             return None
-        key = row_group, node.column, *names
-        readers = self._pages.hit_readers
-        # Another thread may clear the cache at any time, so look up only once.
-        reader = readers.get(key, _UNKNOWN)
-        if reader is _UNKNOWN:
-            if len(readers) >= _MAX_PAGE_TABLES:
-                readers.clear()
-            readers[key] = reader = self._hit_reader(row_group, node.column, names)
+        cache_key = self._pages.cache_owner.token, row_group, node.column, *names
+        cached = MEMORY_CACHE.get(cache_key, _FewKeysReader)
+        if cached is None:
+            cached = _FewKeysReader(self._hit_reader(row_group, node.column, names))
+            MEMORY_CACHE.put_if_worth(cache_key, cached)
+        reader = cached.reader
         if reader is None:
             return None
         keys = tests.keys(node, reader.key_leaf)
@@ -283,16 +294,12 @@ class ParquetRows:
 
         A column is a name of a top-level column, or the path of a leaf.
         """
-        # The cache belongs to the page maps of one file in one dataset.
-        cache = self._pages.decodable_columns
-        key = row_group, columns
-        # Another thread may clear the cache at any time, so look up only once.
-        decodable = cache.get(key)
+        # The owner is the page map of one file in one dataset.
+        cache_key = self._pages.cache_owner.token, row_group, columns
+        decodable = MEMORY_CACHE.get(cache_key, _DecodableColumns)
         if decodable is None:
             from zonebloom.parquet.leaf_reader import PageTable
 
-            if len(cache) >= _MAX_PAGE_TABLES:
-                cache.clear()
             chunks: dict[str, LeafChunk] = {}
             for column in columns:
                 path = (column,) if isinstance(column, str) else column
@@ -300,7 +307,8 @@ class ParquetRows:
                 if chunk is not None:
                     chunks[path[0]] = chunk
             table = PageTable(list(chunks.values())) if chunks else None
-            cache[key] = decodable = _DecodableColumns(tuple(chunks), table)
+            decodable = _DecodableColumns(tuple(chunks), table)
+            MEMORY_CACHE.put_if_worth(cache_key, decodable)
         return decodable
 
     def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | None:

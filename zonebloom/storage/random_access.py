@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -203,6 +203,11 @@ class FragmentFile(RandomAccessFile):
         if not identity.is_still(now):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
+
+    @property
+    def cache_key(self) -> tuple[Hashable, ...]:
+        """What the keys of cached parts of this version of the file begin with."""
+        return self.path, self.identity
 
     def require_unchanged(self) -> None:
         """Raise `FragmentChanged` if the file was written since it was opened.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ import numpy as np
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.base.memory_cache import MEMORY_CACHE, CacheOwner
 from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores, thread_pool
 from zonebloom.catalog.folder import MissingIndexFile
 from zonebloom.errors import CorruptIndex
@@ -44,8 +44,6 @@ from zonebloom.storage.encryption import open_random_access
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
 from zonebloom.storage.random_access import read_merged_ranges
 
-# Verified blocks that a table keeps in memory.
-_MAX_CACHED_BYTES = 16 << 20
 # NumPy needs as long for one block as for testing this many blocks of filters in memory.
 _NUMPY_CHECKS_PER_BLOCK = 200
 # Slots that a thread holds at a time. Local ones should still be in the processor's cache when they
@@ -66,6 +64,16 @@ _VERIFY_STEP_BYTES = 4 << 20
 
 # A reference to a piece of the heap: its offset and its bytes.
 _Reference = tuple[int, int]
+
+
+class _Block(NamedTuple):
+    """The words of a verified block."""
+
+    words: np.ndarray
+
+    @property
+    def num_bytes(self) -> int:
+        return self.words.nbytes
 
 
 class _BatchMatches(NamedTuple):
@@ -123,9 +131,8 @@ class HashTable(IndexTable):
         self.groups = Groups.of_runs(self.runs.num_zones, self.head.zone_shift)
         self._slot_shift = _HASH_BITS - self.shape.block_bits
         self._shape = np.array([*self.shape, len(self.groups)], dtype=np.int64)
-        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._cached_bytes = 0
-        self._lock = threading.Lock()
+        # The owner of the verified blocks that are in memory.
+        self._cache_owner = CacheOwner()
         self._scratch = threading.local()
 
     def _open(self, num_bytes: int | None, checksum: str | None) -> tuple[Head, ZoneRuns]:
@@ -407,11 +414,10 @@ class HashTable(IndexTable):
 
     def _block(self, slot: int) -> np.ndarray | None:
         """Return the words of a block. Report damage, and return None, if it is damaged."""
-        with self._lock:
-            words = self._blocks.get(slot)
-            if words is not None:
-                self._blocks.move_to_end(slot)
-                return words
+        cache_key = self._cache_owner.token, slot
+        block = MEMORY_CACHE.get(cache_key, _Block)
+        if block is not None:
+            return block.words
         size = self.head.slot_bytes
         words = self._read_piece(slot_offset(slot, size), size)
         if words is not None and int(words[1]) & 0xFFFFFFFF == OVERFLOW:
@@ -419,13 +425,7 @@ class HashTable(IndexTable):
         if words is None:
             self._report_block()
         else:
-            with self._lock:
-                if slot not in self._blocks:
-                    self._blocks[slot] = words
-                    self._cached_bytes += words.nbytes
-                while self._cached_bytes > _MAX_CACHED_BYTES:
-                    _, oldest = self._blocks.popitem(last=False)
-                    self._cached_bytes -= oldest.nbytes
+            MEMORY_CACHE.put_if_worth(cache_key, _Block(words))
         return words
 
     def _overflow(self, slot_words: np.ndarray) -> np.ndarray | None:
