@@ -520,6 +520,35 @@ def test_a_plan_of_another_filter_is_refused(tmp_path: Path):
     assert ds.scanner(filter="id = 3").planned(ds.scanner().plan()).count_rows() == 1
 
 
+def test_a_plan_of_other_files_is_refused(tmp_path: Path):
+    """It could leave out rows of files that it does not know."""
+    write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10))) for _ in range(3)])
+    ds = zb.dataset(tmp_path)
+    first, second, _ = ds.files
+    scan = ds.scanner(filter="id < 3")
+    plan = scan.plan()
+    of_first = ds.scanner(filter="id < 3", fragments=first)
+    others = {
+        "another dataset": zb.dataset(first).scanner(filter="id < 3").plan(),
+        "one file": of_first.plan(),
+    }
+    for other in others.values():
+        with pytest.raises(errors.InvalidArgument, match="the plan was made for "):
+            scan.planned(other)
+        with pytest.raises(errors.InvalidArgument, match="the plan was made for "):
+            ds.scanner(filter="id < 3", fragments=second).planned(other)
+    with pytest.raises(errors.InvalidArgument, match="made for other files"):
+        of_first.planned(plan)
+    assert scan.planned(plan).count_rows() == 9
+    assert of_first.planned(others["one file"]).count_rows() == 3
+    for part in ds.get_fragments():
+        assert part.to_table(filter=pc.field("id") < 3).num_rows == 3
+    pq.write_table(numbered(0, 10, id=pa.array(range(10))), tmp_path / "part-003.parquet")
+    ds.refresh()
+    with pytest.raises(errors.InvalidArgument, match="before its files were listed again"):
+        ds.scanner(filter="id < 3").planned(plan)
+
+
 def test_error_names_a_file_deleted_during_a_scan(tmp_path: Path):
     write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10)))])
     ds = zb.dataset(tmp_path)

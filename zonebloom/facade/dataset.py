@@ -1261,8 +1261,12 @@ class Dataset(pads.UnionDataset, Displayed):
         opened = self.opened
         plan = plan_scan(opened, None, [filter]).plan()
         return (
-            CandidateFragment(opened, filter, replace_fields(plan, fragments=(fragment,)))
-            for fragment in plan.fragments
+            CandidateFragment(
+                opened,
+                filter,
+                replace_fields(plan, fragments=(part,), paths=frozenset({part.fragment.path})),
+            )
+            for part in plan.fragments
         )
 
     def replace_schema(self, schema: pa.Schema) -> Dataset:

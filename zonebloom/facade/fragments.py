@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
@@ -105,16 +104,11 @@ class CandidateFragment(ProcessBound):
             raise InvalidArgument(
                 "a fragment can be filtered only with its dataset's schema; give that"
             )
-        scan = plan_scan(self._opened, columns, [filter], batch_size=batch_size)
-        is_planned = is_same_filter(filter, self._filter)
-        plan = self._plan if is_planned else self._own_part(scan.plan())
-        return pads.Scanner.from_batches(scan.planned(plan).to_reader())
-
-    def _own_part(self, plan: ScanPlan) -> ScanPlan:
-        """Return the part of a plan that reads this fragment."""
         path = self._plan.fragments[0].fragment.path
-        fragments = tuple(part for part in plan.fragments if part.fragment.path == path)
-        return replace(plan, fragments=fragments)
+        scan = plan_scan(self._opened, columns, [filter], batch_size=batch_size, fragments=[path])
+        if is_same_filter(filter, self._filter):
+            scan = scan.planned(self._plan)
+        return pads.Scanner.from_batches(scan.to_reader())
 
     def to_table(
         self,

@@ -25,6 +25,7 @@ from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
 
 if TYPE_CHECKING:
     from zonebloom.parquet.layout_advice import LayoutAdvice
+    from zonebloom.sources.source import Source
 
 _MAX_SHOWN_FRAGMENTS = 5
 _MAX_SHOWN_RANGES = 3
@@ -84,6 +85,10 @@ class ScanPlan(ProcessBound, Displayed):
         Size of all files of the dataset.
     narrow_lists : tuple of (IsIn, IsIn)
         Long lists of keys in the predicate, and the same without keys that no row holds.
+    source : Source or None
+        The files that were planned for. A scan of other files refuses the plan.
+    paths : frozenset of str or None
+        The paths of the files to which the scan was limited, or None for all files.
     """
 
     filter: RowFilter | None
@@ -100,6 +105,8 @@ class ScanPlan(ProcessBound, Displayed):
     files: tuple[FileZones, ...] = ()
     all_bytes: int = 0
     narrow_lists: tuple[tuple[IsIn, IsIn], ...] = field(default=(), repr=False)
+    source: Source | None = field(default=None, repr=False)
+    paths: frozenset[str] | None = field(default=None, repr=False)
 
     @property
     def narrow_predicate(self) -> Predicate | None:

@@ -48,7 +48,15 @@ def plan_whole_files(
     snapshot.load_deletes(present)
     plans = tuple(_plan_whole(snapshot, file, "no index used") for file in present)
     num_bytes = _all_bytes(present) if is_described else 0
-    return ScanPlan(expression, None, columns, plans, len(plans), all_bytes=num_bytes)
+    return ScanPlan(
+        expression,
+        None,
+        columns,
+        plans,
+        len(plans),
+        all_bytes=num_bytes,
+        source=snapshot.source,
+    )
 
 
 def plan_search(
@@ -77,6 +85,7 @@ def plan_search(
         data_bytes=counter.num_bytes,
         data_reads=counter.num_requests,
         narrow_lists=tuple(search.existing_keys.values()),
+        source=snapshot.source,
     )
     if not is_described:
         return plan

@@ -178,11 +178,31 @@ class Scanner(ProcessBound, Displayed):
     def planned(self, plan: ScanPlan) -> Scanner:
         """Return a scanner of the same read that uses a plan made before.
 
+        The plan must be that of a scan of the same opened files, with the same filter or none, and
+        the same ``fragments``.
+
+        Raises
+        ------
+        InvalidArgument
+            If the plan was made for other files or another filter.
+
+        Examples
+        --------
         >>> scan = ds.scanner(filter="id = 42")
         >>> scan.planned(scan.plan()).count_rows()
         1
         """
         plan = arguments.require_instance(plan, ScanPlan, "plan")
+        if plan.source is not self._source:
+            raise InvalidArgument(
+                "the plan was made for another dataset, or before its files were listed again, so "
+                "it may leave out rows; plan this scan again"
+            )
+        if plan.paths != self._request.paths:
+            raise InvalidArgument(
+                "the plan was made for other files of the dataset; give a plan of a scan with the "
+                "same fragments="
+            )
         # A plan without a filter reads all rows.
         if plan.filter is not None and not is_same_filter(plan.filter, self._request.filter):
             raise InvalidArgument(
@@ -204,7 +224,7 @@ class Scanner(ProcessBound, Displayed):
         if request.paths is None:
             return plan
         chosen = tuple(part for part in plan.fragments if part.fragment.path in request.paths)
-        return replace(plan, fragments=chosen)
+        return replace(plan, fragments=chosen, paths=request.paths)
 
     def explain_plan(self) -> PlanText:
         """Return a text of what a run would read, and why. Jupyter shows it as HTML.
