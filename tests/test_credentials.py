@@ -5,7 +5,10 @@ from __future__ import annotations
 import pickle
 import traceback
 import warnings
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
@@ -55,3 +58,46 @@ def test_only_credentials_are_left_out(text, expected):
     with pytest.warns(errors.StaleIndexWarning) as caught:
         warnings.warn(text, errors.StaleIndexWarning, stacklevel=1)
     assert str(caught[0].message) == expected
+
+
+KEY = b"SECRETKEY-0123456789abcdefSECRET"
+TEXT = KEY.decode()
+WRONG_KEYS = [
+    *(KEY, bytearray(KEY), TEXT, KEY.hex(), {"id": KEY}, {TEXT: "id"}, ("id", KEY), [KEY]),
+    *({KEY}, {"id": {"key": TEXT}}, int.from_bytes(KEY), zb.Encryption, f"{TEXT}\ud800"),
+]
+# The calls violate its types on purpose.
+package: Any = zb
+CALLS = {
+    "encryption": lambda wrong: package.dataset("d", encryption=wrong),
+    "parquet_keys": lambda wrong: package.dataset("d", parquet_keys=wrong),
+    "storage_options": lambda wrong: package.dataset("d", storage_options=wrong),
+    "filesystem": lambda wrong: package.dataset("d", filesystem=wrong),
+    "key_id": lambda wrong: package.Encryption(wrong, {"id": KEY}),
+    "key_id of no key": lambda wrong: package.Encryption(str(wrong)[:50], {"id": KEY}),
+    "key_id of a function": lambda wrong: package.Encryption(str(wrong)[:50], {}.__getitem__),
+    "keys": lambda wrong: package.Encryption("2026", wrong),
+    "a key": lambda wrong: package.Encryption("id", {"id": [wrong]}),
+    "keys of Parquet": lambda wrong: package.ParquetKeys([wrong]),
+    "connection": lambda wrong: package.ParquetKeys(bytes(16), wrong),
+    "aad_prefix": lambda wrong: package.ParquetKeys(bytes(16), aad_prefix=[wrong]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("wrong", WRONG_KEYS, ids=lambda wrong: type(wrong).__name__)
+def test_no_error_shows_a_key_of_a_wrong_form(call, wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table({"id": [1]}), "d")
+    pieces = [form(KEY)[10:20] for form in (str, bytes.decode, bytes.hex)]
+    pieces.append(str(int.from_bytes(KEY))[:10])
+    try:
+        call(wrong)
+    except (errors.ZoneBloomError, TypeError) as error:
+        chain = [error]
+        for link in chain:
+            text = f"{link!r} {link} {link.args!r} {vars(link)!r}"
+            assert not any(piece in text for piece in pieces)
+            chain += [cause for cause in (link.__cause__, link.__context__) if cause is not None]
+    else:
+        pytest.fail("the call accepts the value")

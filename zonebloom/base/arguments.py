@@ -91,6 +91,11 @@ def invalid_value(value: object, parameter: str, advice: str) -> InvalidArgument
     return InvalidArgument(f"{parameter} is {short_repr(value)}; {advice}")
 
 
+def invalid_secret(value: object, parameter: str, advice: str) -> InvalidArgument:
+    """Return the error for a parameter that may be a key or password. It shows only the type."""
+    return InvalidArgument(f"{parameter} is of type {type(value).__name__}; {advice}")
+
+
 def require_text(value: object, parameter: str) -> str:
     """Return text that can be written as UTF-8."""
     if not isinstance(value, str):
@@ -156,6 +161,13 @@ def require_function(value: Any, parameter: str) -> Callable[..., Any] | None:
 def require_instance(value: object, kind: type[Instance], parameter: str) -> Instance:
     if not isinstance(value, kind):
         raise invalid_value(value, parameter, f"give a {kind.__name__}")
+    return value
+
+
+def require_secret(value: object, kind: type[Instance], parameter: str) -> Instance:
+    """Return an instance of a class that holds keys. The error does not show another value."""
+    if not isinstance(value, kind):
+        raise invalid_secret(value, parameter, f"give a zonebloom.{kind.__name__}")
     return value
 
 

@@ -171,11 +171,11 @@ class OpenOptions(SourceOptions):
         if self.encryption is not None:
             from zonebloom.storage.encryption import Encryption
 
-            arguments.require_instance(self.encryption, Encryption, "encryption")
+            arguments.require_secret(self.encryption, Encryption, "encryption")
         if self.parquet_keys is not None:
             from zonebloom.parquet.encryption_keys import ParquetKeys
 
-            arguments.require_instance(self.parquet_keys, ParquetKeys, "parquet_keys")
+            arguments.require_secret(self.parquet_keys, ParquetKeys, "parquet_keys")
         index_dir = self.index_dir
         if index_dir is not None:
             index_dir = arguments.require_path(index_dir, "index_dir")

@@ -79,8 +79,12 @@ class ParquetKeys:
             # The value may be a key, so the message does not show it.
             raise InvalidArgument("keys must be 16, 24 or 32 bytes, or return a KmsClient")
         if connection is not None:
-            arguments.require_instance(connection, KmsConnectionConfig, "connection")
-        self.aad_prefix = arguments.require_instance(aad_prefix, bytes, "aad_prefix")
+            advice = "give a pyarrow.parquet.encryption.KmsConnectionConfig"
+            if not isinstance(connection, KmsConnectionConfig):
+                raise arguments.invalid_secret(connection, "connection", advice)
+        if not isinstance(aad_prefix, bytes):
+            raise arguments.invalid_secret(aad_prefix, "aad_prefix", "give bytes")
+        self.aad_prefix = aad_prefix
         if aad_prefix and not isinstance(keys, bytes):
             raise InvalidArgument("aad_prefix needs a single key; omit it with a KMS")
         aes_gcm(bytes(16))

@@ -19,13 +19,13 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.base.arguments import invalid_value
+from zonebloom.base.arguments import invalid_secret
 from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
 from zonebloom.storage.files import OutputStream, ReadCounter, ReadingHandler
 from zonebloom.storage.random_access import RandomAccessFile
@@ -88,19 +88,18 @@ class Encryption:
     def __post_init__(self) -> None:
         key_id = self.key_id
         max_bytes = _HEAD_BYTES - len(_ENCRYPTED_MAGIC)
-        if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= max_bytes:
-            raise invalid_value(key_id, "key_id", "give a text of 1 to 56 bytes")
+        # The arguments may be interchanged, so no message shows the key id.
+        is_utf8 = isinstance(key_id, str) and key_id.encode(errors="ignore").decode() == key_id
+        if not is_utf8 or not 0 < len(key_id.encode()) <= max_bytes:
+            raise invalid_secret(key_id, "key_id", "give a text of 1 to 56 bytes of UTF-8")
         if not callable(self.keys) and not isinstance(self.keys, Mapping):
-            # The value may be a key, so the message does not show it.
-            raise InvalidArgument(
-                f"keys is of type {type(self.keys).__name__}; give the keys by their ids, such as "
-                f"{{{key_id!r}: key}}, or a function that returns the key of an id"
-            )
-        try:
-            self.key(key_id)
-        except EncryptedIndex as error:
-            raise InvalidArgument(str(error)) from None
-        aes_gcm(self.key(key_id))
+            advice = 'give the keys by their ids, {"id": key}, or a function that takes an id'
+            raise invalid_secret(self.keys, "keys", advice)
+        key = self._find_key(key_id)
+        if not _is_key(key):
+            fault = "no key" if key is None else "a key that is not 16, 24 or 32 bytes"
+            raise InvalidArgument(f"keys has {fault} for key_id; add the key of this id")
+        aes_gcm(key)
 
     @property
     def holds_keys(self) -> bool:
@@ -109,19 +108,29 @@ class Encryption:
 
     def key(self, key_id: str) -> bytes:
         """Return the key of an id. Raise `EncryptedIndex` if it is missing or of a wrong size."""
-        try:
-            key = self.keys(key_id) if callable(self.keys) else self.keys[key_id]
-        except KeyError:
-            raise EncryptedIndex(f"keys has none for {key_id!r}; add the key of this id") from None
-        if not isinstance(key, bytes) or len(key) not in KEY_SIZES:
+        key = self._find_key(key_id)
+        if key is None:
+            raise EncryptedIndex(f"keys has none for {key_id!r}; add the key of this id")
+        if not _is_key(key):
             raise EncryptedIndex(
                 f"the key {key_id!r} is not 16, 24 or 32 bytes; give a key of one of these sizes"
             )
         return key
 
+    def _find_key(self, key_id: str) -> Any:
+        """Return what the keys have for an id, or None. The KeyError would show the id."""
+        try:
+            return self.keys(key_id) if callable(self.keys) else self.keys[key_id]
+        except KeyError:
+            return None
+
     def key_check(self, key_id: str) -> str:
         """Return a short digest that identifies a key without revealing it."""
         return hmac.digest(self.key(key_id), b"zonebloom key check", "sha256")[:8].hex()
+
+
+def _is_key(key: object) -> TypeGuard[bytes]:
+    return isinstance(key, bytes) and len(key) in KEY_SIZES
 
 
 @lru_cache(maxsize=64)

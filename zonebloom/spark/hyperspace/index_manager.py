@@ -134,6 +134,8 @@ class IndexManager:
     def __init__(self, spark: SparkSession, *, encryption: Encryption | None = None):
         spark_context(spark)
         self._spark = spark
+        if encryption is not None:
+            arguments.require_secret(encryption, Encryption, "encryption")
         self._encryption = encryption
         # The catalogs and files that queries opened.
         self._opened: LruCache[Any] = LruCache()
