@@ -161,3 +161,17 @@ def test_invalid_lists_raise(logs, tmp_path):
     pq.write_table(pa.table({"id": [1]}), tmp_path / "delta" / "0.parquet")
     with pytest.raises(SourceError, match="is a Delta table"):
         zb.dataset([str(logs), str(tmp_path / "delta")])
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern", "num_files"),
+    [
+        (["*.parquet", "a.parquet"], "*.parquet", 2),
+        (["?.parquet", "a.parquet", "bc.parquet"], "?.parquet", 2),
+        (["a[1].parquet", "a1.parquet"], "a[1].parquet", 1),
+    ],
+)
+def test_a_file_with_the_name_of_a_pattern_hides_no_other(tmp_path, names, pattern, num_files):
+    for name in names:
+        pq.write_table(pa.table({"id": [1]}), tmp_path / name)
+    assert len(zb.dataset(tmp_path / pattern).files) == num_files

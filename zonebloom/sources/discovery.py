@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -191,7 +192,10 @@ class _Discovery:
             filesystem, path = filesystem_of_uri(path)
         elif filesystem is None:
             filesystem, path = pafs.LocalFileSystem(), absolute_path(path)
-            if is_pattern(path) and not os.path.lexists(path):
+            # A name such as a[1].parquet does not match itself, so it may name a file. The file
+            # *.parquet matches itself, and must not hide the others.
+            is_name = os.path.lexists(path) and not fnmatchcase(path, path)
+            if is_pattern(path) and not is_name:
                 files = matching_files(path)
                 if not files:
                     raise NoFragments(f"no file matches {path}; check the pattern")
