@@ -19,7 +19,6 @@ import zonebloom as zb
 from zonebloom.errors import (
     FragmentUnreadable,
     InvalidArgument,
-    NoFragments,
     SourceError,
     StaleIndexWarning,
     UnsupportedType,
@@ -471,10 +470,9 @@ def test_every_primitive_type_with_an_unused_reader_feature(path, kind):
     assert zb.dataset(DeltaTable(path)).to_table().column("x").null_count == 2
 
 
-def test_an_empty_table_has_no_fragments(path):
+def test_a_table_without_files_is_empty(path):
     DeltaTable.create(path, Schema([Field("id", PrimitiveType("long"))]))
-    with pytest.raises(NoFragments, match="version 0 has no data file"):
-        zb.dataset(DeltaTable(path))
+    assert zb.dataset(DeltaTable(path)).to_table(filter="id = 1").num_rows == 0
 
 
 def test_a_folder_with_a_space_in_it_can_be_moved(tmp_path):
@@ -537,3 +535,20 @@ def test_a_table_on_s3(s3):
     ds = zb.dataset(DeltaTable(uri, storage_options=options), filesystem=filesystem)
     assert in_order(ds.to_table(filter="id IN (7, 4000)")) == in_order(want)
     assert ds.index_dir == "lake/some tables/t/_zonebloom"
+
+
+def test_a_table_whose_rows_are_all_deleted_is_empty(tmp_path):
+    columns = pa.table({"id": [1, 2], "p": ["x", "y"]})
+    path = str(tmp_path / "table")
+    write_deltalake(path, columns, partition_by=["p"])
+    DeltaTable(path).delete()
+    table = DeltaTable(path)
+    ds = zb.dataset(table)
+    ds.create_scalar_index("id")
+    assert ds.to_table(filter="id = 1 AND p = 'x'") == columns.slice(0, 0)
+    assert ds.count_rows() == ds.lookup("id", [1]).num_rows == 0
+    assert ds.locate("id", [1])["row"].to_pylist() == [None]
+    write_deltalake(path, columns, mode="append")
+    table.update_incremental()
+    ds.optimize.optimize_indices()
+    assert ds.lookup("id", [1])["p"].to_pylist() == ["x"]

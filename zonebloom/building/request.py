@@ -334,7 +334,7 @@ def require_encrypted_index(opened: OpenedDataset) -> None:
 
 def _holds_secrets(opened: OpenedDataset) -> bool:
     """Return whether the first file is encrypted, or False if its footer cannot be read."""
-    if not opened.source.is_parquet:
+    if not opened.source.is_parquet or not opened.source.fragments:
         return False
     first, filesystem = opened.look().fragments[0], opened.source.filesystem
     with (

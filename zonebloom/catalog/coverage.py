@@ -74,10 +74,12 @@ class Coverage:
     @cached_property
     def fragment_ids(self) -> np.ndarray:
         """The ids of all fragments, int64, in scan order."""
-        return np.array([fragment.fragment_id for fragment in self.fragments])
+        return np.array([fragment.fragment_id for fragment in self.fragments], dtype=np.int64)
 
     def all_rows(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
         """Return the addresses of all rows. `count_rows` counts those of an unknown fragment."""
+        if not self.fragments:
+            return RowRanges()
         row_counts = [
             count_rows(fragment) if fragment.num_rows is None else fragment.num_rows
             for fragment in self.fragments
@@ -143,6 +145,6 @@ def compute_coverage(
         is_new = entry is None
         reason = reason_of_unknown(identity, is_new=is_new)
         present.append(PresentFragment(fragment, identity, number, None, reason, is_new=is_new))
-    if not present:
+    if fragments and not present:
         raise NoFragments("every file of the dataset is gone; open it again")
     return Coverage(tuple(present), tuple(missing_keys), is_reusable)

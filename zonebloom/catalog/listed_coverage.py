@@ -106,6 +106,8 @@ class ListedCoverage(Coverage):
         return self.ids
 
     def all_rows(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
+        if not self.ids.size:
+            return RowRanges()
         row_counts = np.empty(self.ids.size, np.int64)
         rows = self.files.rows[self.positions[self.is_known]]
         row_counts[self.is_known] = self.files.entries.numbers("num_rows")[rows]
@@ -170,7 +172,7 @@ def coverage_of_states(
     ``earlier`` is a coverage of the same files.
     """
     positions = np.flatnonzero(states.is_present)
-    if not positions.size:
+    if files.rows.size and not positions.size:
         raise NoFragments("every file of the dataset is gone; open it again")
     rows = files.rows[positions]
     is_indexed = rows != _NO_ROW

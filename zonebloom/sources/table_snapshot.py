@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
+from zonebloom.errors import FragmentUnreadable, SourceError
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import FileIdentity
@@ -79,8 +79,6 @@ def snapshot_source(
 ) -> SnapshotSource:
     import pyarrow.dataset as pads
 
-    if not files:
-        raise NoFragments(f"the {name} has no data file; write some rows first")
     values = {path: constants for path, constants, _ in files}
     if len(values) < len(files):
         raise SourceError(
