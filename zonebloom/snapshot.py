@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS, thread_pool
+from zonebloom.base.threads import REMOTE_THREADS, num_cores, thread_pool
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
@@ -25,6 +25,7 @@ from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.index.partition_values import PartitionValues
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
+from zonebloom.sources.column_batches import require_fitting_type
 from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Source
 from zonebloom.storage.file_view import FileView
@@ -45,6 +46,8 @@ class UnindexedFiles:
         self._free_ids = itertools.count(next_fragment_id)
         self._ids: dict[tuple[str, FileIdentity], int] = {}
         self.row_counts: dict[tuple[str, FileIdentity], int] = {}
+        # The files whose type of a column was checked, as `Snapshot.require_types` does.
+        self.fitting_columns: set[tuple[str, FileIdentity, tuple[str, ...]]] = set()
 
     def fragment_id(self, key: str, identity: FileIdentity) -> int:
         file = key, identity
@@ -192,6 +195,49 @@ class Snapshot:
     def _knows_a_file(self, entry: IndexEntry) -> bool:
         known_ids = self.coverage.known_ids
         return any(not known_ids.isdisjoint(segment.fragment_ids) for segment in entry.segments)
+
+    def files_of_unknown_type(self, column: tuple[str, ...]) -> list[PresentFragment]:
+        """Return the files that may store values of a column that its type does not hold.
+
+        A build refuses such files, so the type of the files in an index of the column is known.
+        """
+        indexed_ids: set[int] = set()
+        for index in self.indices.values():
+            if column in index.columns and find_misfit(index.entry, self.source) is None:
+                indexed_ids |= index.entry.fragment_ids
+        indexed_ids &= self.coverage.known_ids
+        return [present for present in self.fragments if present.fragment_id not in indexed_ids]
+
+    def require_types(self, columns: Iterable[tuple[str, ...]]) -> None:
+        """Raise `SchemaMismatch` if a file stores a column in a wider type than the dataset's.
+
+        Only then a literal that the dataset's type does not hold equals no value of the file. The
+        schemas of files that no index of the column covers are read, each once.
+        """
+        if self.source.is_in_memory:
+            return
+        checked = self.unindexed_files.fitting_columns
+        to_check = [
+            (present, column)
+            for column in columns
+            for present in self.files_of_unknown_type(column)
+            if (present.fragment.path, present.identity, column) not in checked
+        ]
+
+        def check(part: tuple[PresentFragment, tuple[str, ...]]) -> None:
+            present, column = part
+            checked_at = time.time_ns()
+            require_fitting_type(self.source, present.fragment, column)
+            # Another write so soon after the last one may leave the identity as it is.
+            if is_at_rest(present.identity, checked_at):
+                checked.add((present.fragment.path, present.identity, column))
+
+        if len(to_check) == 1:
+            check(to_check[0])
+        elif to_check:
+            with thread_pool(num_cores() if self.source.is_local else REMOTE_THREADS) as pool:
+                for _ in pool.map(check, to_check):
+                    pass
 
     def count_rows(self, present: PresentFragment) -> int:
         """Return the number of rows of a file, from the catalog or else from the file."""

@@ -50,6 +50,7 @@ from zonebloom.predicates.expression import (
 )
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
 from zonebloom.predicates.sql_row_filter import SqlRowFilter
+from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import comparable_type
 
@@ -218,12 +219,14 @@ def _translate_sql(filter: _SqlFilter) -> tuple[RowFilter, Predicate]:
     # Lookups by key need no SQL.
     from zonebloom.predicates.sql import translate_sql
 
-    predicate, reads_clock, derived_columns = translate_sql(filter.text, filter.schema)
+    predicate, reads_clock, derived_columns, unfitting_columns = translate_sql(
+        filter.text, filter.schema
+    )
     row_filter: RowFilter = _expression_or_error(predicate, filter.schema)
     if derived_columns:
         row_filter = SqlRowFilter(row_filter, derived_columns)
         row_filter.check(filter.schema)
-    predicate = limit_depth(predicate)
+    predicate = with_type_requirement(limit_depth(predicate), unfitting_columns)
     if reads_clock:
         raise _Outdated(row_filter, predicate)
     return row_filter, predicate

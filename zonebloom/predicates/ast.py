@@ -217,7 +217,8 @@ class And:
     terms: tuple[Predicate, ...]
 
     def __str__(self) -> str:
-        return " AND ".join(_operand_text(term) for term in self.terms)
+        terms = [term for term in self.terms if not isinstance(term, TypeRequirement)]
+        return " AND ".join(map(_operand_text, terms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,20 @@ class Constant:
 
     def __str__(self) -> str:
         return {True: "TRUE", False: "FALSE", None: "NULL"}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRequirement(Constant):
+    """TRUE, beside a condition that was simplified because of the types of some columns.
+
+    For example, ``id = 3000000000`` is false for each row of an int32 column, but not for a file
+    that stores the column as int64. So a search needs to know the types in all files.
+    """
+
+    columns: frozenset[ColumnPath] = frozenset()
+
+    def __str__(self) -> str:
+        return "TRUE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +453,7 @@ def _unite_equalities(terms: list[Predicate]) -> list[Predicate]:
 def negation(predicate: Predicate) -> Predicate:
     if isinstance(predicate, Not):
         return predicate.term
-    if isinstance(predicate, Constant):
+    if isinstance(predicate, Constant) and not isinstance(predicate, TypeRequirement):
         return Constant(None if predicate.value is None else not predicate.value)
     return Not(predicate)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import SparkComparer
 from zonebloom.predicates.spark_compare import literal_from_python
+from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, Unanswerable, round_to_float
 
@@ -75,7 +76,8 @@ class CatalystTranslator:
         # Spark adds an IS NOT NULL for each comparison and each join key. A Bloom filter cannot
         # answer these, so drop them if there are other terms.
         terms = [term for term in terms if not _is_not_null(term)] or terms
-        return ast.conjunction(terms) if terms else ast.Constant(True)
+        predicate = ast.conjunction(terms) if terms else ast.Constant(True)
+        return with_type_requirement(predicate, self._comparer.unfitting_columns)
 
     def _translate_node(self, node: CatalystNode) -> ast.Predicate:
         if "terms" in node:

@@ -39,6 +39,7 @@ from zonebloom.base.arrays import decode_dictionary
 from zonebloom.predicates import ast
 from zonebloom.predicates.message_pack import unpack
 from zonebloom.predicates.text_requirements import Piece, require_call, require_pieces
+from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
 from zonebloom.values.normal_types import (
@@ -202,11 +203,13 @@ def _translate_node(node: Any, schema: pa.Schema) -> Any:
             return _translate_comparison(sides[0], _POLARS_COMPARISONS[operator], sides[1])
         case {"Cast": {"expr": inner, "dtype": {"Literal": dtype}}}:
             return _translate_cast(_translate_node(inner, schema), _parse_dtype(dtype))
-        case {"Ternary": {"truthy": truthy, "falsy": falsy}}:
+        case {"Ternary": {"predicate": test, "truthy": truthy, "falsy": falsy}}:
             # The optimizer writes this for a comparison that no value of the column can satisfy.
             ends = _translate_condition(truthy, schema), _translate_condition(falsy, schema)
             if all(isinstance(end, ast.Constant) and not end.value for end in ends):
-                return ends[0] if ends[0] == ends[1] else ast.Constant(False)
+                constant = ends[0] if ends[0] == ends[1] else ast.Constant(False)
+                columns = ast.searched_columns(_translate_condition(test, schema))
+                return with_type_requirement(constant, columns)
         case {"Function": {"input": [struct], "function": {"StructExpr": {"FieldByName": name}}}}:
             column = _translate_node(struct, schema)
             if isinstance(column, _PolarsColumn):

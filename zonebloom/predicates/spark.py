@@ -32,6 +32,7 @@ from zonebloom.predicates.spark_compare import (
 )
 from zonebloom.predicates.sql_parser import MAX_TEXT
 from zonebloom.predicates.sql_tree import Operand, SqlTranslator, SqlValue
+from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Unanswerable
 
@@ -94,10 +95,10 @@ def translate_spark_sql(
         return _unknown_filter(text, f"it has more than {MAX_TEXT:,} characters")
     try:
         node = _parse_spark_sql(text)
-        condition = _SparkSqlTranslator(
-            SparkComparer(schema, opaque_columns, timezone)
-        ).translate_condition(node)
-        return SparkFilter(ast.simplify(condition), _referenced_column_names(node, schema))
+        comparer = SparkComparer(schema, opaque_columns, timezone)
+        condition = ast.simplify(_SparkSqlTranslator(comparer).translate_condition(node))
+        predicate = with_type_requirement(condition, comparer.unfitting_columns)
+        return SparkFilter(predicate, _referenced_column_names(node, schema))
     except RecursionError:
         return _unknown_filter(text, "it is nested too deeply")
     except _SparkSqlParseError as error:

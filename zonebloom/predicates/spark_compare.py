@@ -114,6 +114,8 @@ class SparkComparer:
         self.schema = schema
         self._opaque_columns = opaque
         self._timezone = timezone
+        # The columns that a literal does not fit.
+        self.unfitting_columns: set[ast.ColumnPath] = set()
 
     def resolve_path(self, names: Sequence[str]) -> ast.ColumnPath:
         """Return the path of the column or leaf of structs that the names mean, ignoring case."""
@@ -211,6 +213,8 @@ class SparkComparer:
         if pt.is_boolean(type_) and operator != "=":
             raise Unanswerable("the order of booleans is not supported")
         stored_value = self._to_stored_value(literal, type_)
+        if not stored_value.is_exact:
+            self.unfitting_columns.add(path)
         if pt.is_floating(type_) and operator in (">", ">="):
             # In Spark, NaN is greater than every number. In Arrow, every comparison with NaN is
             # false, so negate the opposite comparison.
@@ -232,9 +236,10 @@ class SparkComparer:
             whole_digits = max(value.digits[0] for value in values)
             scale = max(value.digits[1] for value in values)
             values = [replace(value, digits=(whole_digits, scale)) for value in values]
-        predicate = membership_predicate(
-            path, comparable_type(type_), [self._to_stored_value(value, type_) for value in values]
-        )
+        stored_values = [self._to_stored_value(value, type_) for value in values]
+        if not all(stored_value.is_exact for stored_value in stored_values):
+            self.unfitting_columns.add(path)
+        predicate = membership_predicate(path, comparable_type(type_), stored_values)
         return ast.Or((predicate, ast.Constant(None))) if len(values) < len(literals) else predicate
 
     def _to_stored_value(self, literal: Literal, type_: pa.DataType) -> StoredValue:

@@ -42,11 +42,13 @@ class SqlPredicate(NamedTuple):
 
     `reads_clock` is true if it contains the current time, so that it is outdated at once.
     `derived_columns` are columns to which its expressions refer besides those of the schema.
+    `unfitting_columns` are compared with a literal that their type does not hold.
     """
 
     predicate: Predicate
     reads_clock: bool = False
     derived_columns: tuple[DerivedColumn, ...] = ()
+    unfitting_columns: frozenset[ast.ColumnPath] = frozenset()
 
 
 def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
@@ -128,10 +130,16 @@ def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
                 raise
             simple = None
     if simple is not None:
-        return SqlPredicate(simple)
+        predicate, unfitting_columns = simple
+        return SqlPredicate(predicate, unfitting_columns=unfitting_columns)
     from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
 
     translator = SqlExpressionTranslator(text, schema)
     with _raising_filter_errors():
         predicate = ast.flatten(translator.translate_condition(parse_sql(text, schema.names)))
-    return SqlPredicate(predicate, translator.reads_clock, translator.derived_columns)
+    return SqlPredicate(
+        predicate,
+        translator.reads_clock,
+        translator.derived_columns,
+        frozenset(translator.unfitting_columns),
+    )

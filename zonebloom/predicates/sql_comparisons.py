@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import array_of
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
+from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.ast import Constant, Predicate
 from zonebloom.predicates.expression import (
     ORDER_OPERATORS,
@@ -33,7 +36,13 @@ from zonebloom.predicates.sql_tree import (
 )
 from zonebloom.predicates.text_requirements import Piece, require_pieces
 from zonebloom.values.columns import matching_names
-from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
+from zonebloom.values.literal import (
+    Literal,
+    StoredValue,
+    Unanswerable,
+    round_to_float,
+    to_stored,
+)
 from zonebloom.values.normal_types import comparable_type
 from zonebloom.values.time_zones import TIME_ZONE_ADVICE
 from zonebloom.values.types import (
@@ -59,12 +68,15 @@ _SIMPLE_CONDITION = re.compile(
 _AND = re.compile(r"(?<=[ )])AND ", re.ASCII | re.IGNORECASE)
 
 
-def translate_simple_condition(text: str, schema: pa.Schema) -> Predicate | None:
+def translate_simple_condition(
+    text: str, schema: pa.Schema
+) -> tuple[Predicate, frozenset[ast.ColumnPath]] | None:
     """Translate ``column = literal``, ``column IN (literals)``, or several of these with AND.
 
         tailnum = 'N14228'      "Delay" = -1.5 AND id IN (1, 2, 3)
 
-    Importing sqlglot takes longer than looking up a key. Return None for other text.
+    Return the predicate, and the columns that a literal does not fit. Return None for other text.
+    Importing sqlglot takes longer than looking up a key.
     """
     matches: list[re.Match[str]] = []
     end = 0
@@ -78,7 +90,8 @@ def translate_simple_condition(text: str, schema: pa.Schema) -> Predicate | None
         return None
     translator = PlainSqlTranslator(text, schema)
     predicates = tuple(map(translator.translate_simple, matches))
-    return predicates[0] if len(predicates) == 1 else ast.flatten(ast.And(predicates))
+    predicate = predicates[0] if len(predicates) == 1 else ast.flatten(ast.And(predicates))
+    return predicate, frozenset(translator.unfitting_columns)
 
 
 class PlainSqlTranslator(SqlTranslator):
@@ -110,6 +123,8 @@ class PlainSqlTranslator(SqlTranslator):
         if right.kind == "null" or pt.is_null(left.type):
             return Constant(None)
         stored_value = self._to_stored_value(right, left.type, node)
+        if not is_held(left.type, stored_value):
+            self._note_unfitting(left)
         predicate = comparison_predicate(
             left.path or (), comparable_type(left.type), symbol, stored_value
         )
@@ -144,11 +159,23 @@ class PlainSqlTranslator(SqlTranslator):
             for literal, literal_node in zip(literals, nodes, strict=True)
             if literal.kind != "null"
         ]
+        if not all(is_held(value.type, stored_value) for stored_value in stored_values):
+            self._note_unfitting(value)
         type_ = comparable_type(value.type)
         membership = membership_predicate(value.path or (), type_, stored_values)
         predicate = self._over_operand(value, membership, node)
         has_null = len(stored_values) < len(items)
         return ast.Or((predicate, Constant(None))) if has_null else predicate
+
+    def _note_unfitting(self, operand: Operand) -> None:
+        """Note that the columns of an operand are compared with a literal they do not hold."""
+        if operand.path is not None:
+            self.unfitting_columns.add(operand.path)
+        elif operand.entry is not None:
+            self.unfitting_columns.add(operand.entry.column)
+        else:
+            names = referenced_columns(operand.expression) or set()
+            self.unfitting_columns.update((name,) for name in names.intersection(self.schema.names))
 
     def _over_operand(self, operand: Operand, predicate: Predicate, node: Any) -> Predicate:
         if operand.path is not None:
@@ -243,6 +270,8 @@ class PlainSqlTranslator(SqlTranslator):
                 self.fail(f"there is no column {full_name}", advice, node)
             path += matches
             fields = fields.field(matches[0]).type
+        if isinstance(fields, pa.DataType) and pt.is_null(fields):
+            self.unfitting_columns.add(tuple(path))
         return Operand(pc.field(*path), fields, tuple(path))
 
     def list_of_fields(
@@ -269,6 +298,15 @@ class PlainSqlTranslator(SqlTranslator):
             column = start - (self.text.rfind("\n", 0, start) + 1)
             place = mark_place(self.text, line, column, end - start + 1)
         raise FilterError(f"cannot read the filter: {what}.\n{place}\n{as_sentence(advice)}")
+
+
+def is_held(type_: pa.DataType, stored_value: StoredValue) -> bool:
+    """Return whether a type holds a literal, as all float types hold NaN."""
+    value = stored_value.value
+    if stored_value.is_exact and isinstance(value, float | Fraction) and family(type_) == "float":
+        bits = comparable_type(type_).bit_width
+        return math.isnan(value) or round_to_float(value, bits) == value
+    return stored_value.is_exact
 
 
 def is_list_of_structs(type_: Any) -> bool:
@@ -313,8 +351,8 @@ def plain_set(operand: SqlValue, values: Sequence[int | str | None]) -> Predicat
     numbers = [value for value in values if isinstance(value, int)]
     if kind == "integer" and pt.is_integer(type_) and len(numbers) == len(values):
         low, high = integer_bounds(type_)
-        in_range = [number for number in numbers if low <= number <= high]
-        return ast.IsIn(operand.path, array_of(in_range, type_))
+        if low <= min(numbers) and max(numbers) <= high:
+            return ast.IsIn(operand.path, array_of(numbers, type_))
     if kind == "text" and all(isinstance(value, str) for value in values):
         return ast.IsIn(operand.path, array_of(list(values), type_))
     return None

@@ -70,6 +70,8 @@ class SqlTranslator:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        # The columns that a literal does not fit, or whose type holds nothing but nulls.
+        self.unfitting_columns: set[ast.ColumnPath] = set()
         self.condition_methods: dict[str, Callable[[Any], Predicate]] = {
             **dict.fromkeys(("and", "or"), self._translate_junction),
             **dict.fromkeys(("like", "ilike", "escape"), self._translate_like),

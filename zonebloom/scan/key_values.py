@@ -54,6 +54,17 @@ def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Arra
     return array, positions[is_value]
 
 
+def has_unfitting_keys(keys: pa.Array, positions: np.ndarray) -> bool:
+    """Return whether `cast_keys_exactly` left out a key other than null and NaN.
+
+    ``positions`` are those that it returned.
+    """
+    num_absent = keys.null_count
+    if positions.size + num_absent < len(keys) and pa.types.is_floating(keys.type):
+        num_absent += int(np.isnan(to_numpy(keys.drop_null())).sum())
+    return positions.size + num_absent < len(keys)
+
+
 def _stored_value(key: pa.Scalar, stored_type: pa.DataType) -> Any:
     """Return a key as a type stores it. Return None for NaN, or if no value of the type equals it.
 

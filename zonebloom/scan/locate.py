@@ -44,7 +44,12 @@ from zonebloom.scan.key_summary import (
     fragment_key_ranges,
     summarize_keys,
 )
-from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
+from zonebloom.scan.key_values import (
+    cast_keys_exactly,
+    has_unfitting_keys,
+    normalized_column,
+    normalized_values,
+)
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
@@ -181,7 +186,9 @@ def locate_keys(
             f"{', '.join(column.name for column in columns)} is read from the paths of the files; "
             "name a column of their rows as well"
         )
-    values, positions, count = _convert_keys(columns, given)
+    values, positions, count, unfitting_columns = _convert_keys(columns, given)
+    if unfitting_columns:
+        opened.look_at_all_files().require_types([column.path for column in unfitting_columns])
     key_search: ManyKeySearch | None = None
     if positions.size > MAX_SEARCHED_KEYS:
         snapshot = opened.look_at_all_files()
@@ -276,11 +283,12 @@ def _candidates(
 
 def _convert_keys(
     columns: Sequence[Column], given: Sequence[Any]
-) -> tuple[list[pa.Array], np.ndarray, int]:
+) -> tuple[list[pa.Array], np.ndarray, int, list[Column]]:
     """Return the keys that rows may equal, their positions, and the number of all keys.
 
     There is one array of keys per column, in the type that the column stores. Keys with a null are
-    left out, because a null equals nothing.
+    left out, because a null equals nothing. So are keys that the types of the last result, some
+    columns, do not hold.
     """
     arrays = [
         checked_keys(keys, column.name, column.type)
@@ -289,9 +297,15 @@ def _convert_keys(
     if len({len(array) for array in arrays}) > 1:
         counts = ", ".join(f"{len(array):,}" for array in arrays)
         raise InvalidArgument(f"key columns have {counts} values; give as many in each")
+    arrays = list(map(normalized_values, arrays))
     stored = [
-        cast_keys_exactly(normalized_values(keys), normalized_type(column.type))
+        cast_keys_exactly(keys, normalized_type(column.type))
         for keys, column in zip(arrays, columns, strict=True)
+    ]
+    unfitting_columns = [
+        column
+        for column, keys, (_, key_positions) in zip(columns, arrays, stored, strict=True)
+        if has_unfitting_keys(keys, key_positions)
     ]
     positions = reduce(np.intersect1d, [key_positions for _, key_positions in stored])
     values = [
@@ -300,7 +314,7 @@ def _convert_keys(
         else keys.take(from_numpy(key_positions.searchsorted(positions)))
         for keys, key_positions in stored
     ]
-    return values, positions, len(arrays[0])
+    return values, positions, len(arrays[0]), unfitting_columns
 
 
 def _take_keys(

@@ -16,7 +16,12 @@ from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_numbers import KeyNumbers, can_number
-from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
+from zonebloom.scan.key_values import (
+    cast_keys_exactly,
+    has_unfitting_keys,
+    normalized_column,
+    normalized_values,
+)
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
 from zonebloom.scan.planner import plan_fragments
@@ -50,6 +55,8 @@ def lookup_keys(
     """Return the rows that hold one of the keys, with the position of their key."""
     column_keys = ColumnKeys(keys, column, match_nulls)
     snapshot, search = opened.search(column_keys.predicate)
+    if column_keys.has_unfitting:
+        snapshot.require_types([column.path])
     fragments = plan_fragments(snapshot, search)
     names_to_read = list(dict.fromkeys([*names, column.path[0]]))
     schema = opened.source.schema
@@ -89,6 +96,8 @@ class ColumnKeys:
         The top-level column that is compared with the keys.
     num_values : int
         Number of distinct keys, without keys that no value of the column can equal.
+    has_unfitting : bool
+        Whether there are such keys besides null and NaN. A wider type may hold them.
     """
 
     def __init__(self, given: Any, column: Column, match_nulls: bool):
@@ -99,6 +108,7 @@ class ColumnKeys:
         if match_nulls and keys.null_count:
             self._null_positions = np.flatnonzero(to_numpy(keys.is_null()))
         self._values, self._positions = cast_keys_exactly(keys, normalized_type(column.type))
+        self.has_unfitting = has_unfitting_keys(keys, self._positions)
         # The index in `_positions` at which the positions of each value begin, or None if each
         # value has one position.
         self._position_starts = None

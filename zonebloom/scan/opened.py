@@ -53,6 +53,7 @@ from zonebloom.predicates import (
     unknowns,
 )
 from zonebloom.predicates.ast import searched_columns
+from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.planner import plan_search, plan_whole_files
@@ -210,7 +211,8 @@ class OpenedDataset:
     ) -> tuple[Snapshot, Search]:
         """Look at the files, and search the indices for a predicate.
 
-        ``cost`` is that of reading rows without an index.
+        ``cost`` is that of reading rows without an index. Raise `SchemaMismatch` if a literal does
+        not fit the type of its column, and a file stores the column in a wider type.
 
         While an object store lists the files, the indices and page maps are loaded. The earlier
         snapshot is searched meanwhile, or at first the one to expect if no file has changed since
@@ -218,6 +220,7 @@ class OpenedDataset:
         """
         if self.source.is_local:
             snapshot = self.look_at_all_files()
+            self._require_types(snapshot, predicate)
             return snapshot, self.search_snapshot(snapshot, predicate, cost)
         if self._last_look is None:
             self._last_look = self._expected_look()
@@ -241,6 +244,7 @@ class OpenedDataset:
             if indices and self.source.is_parquet:
                 pool.submit(self._page_maps.load_ahead)
             snapshot = self.look_at_all_files()
+        self._require_types(snapshot, predicate)
         # A table reports its damage once, so issue these warnings even if a file has changed.
         for task in tasks:
             if task.exception() is None:
@@ -251,6 +255,11 @@ class OpenedDataset:
         search, _ = early_search.result()
         self._report_gaps(snapshot, search)
         return snapshot, search
+
+    def _require_types(self, snapshot: Snapshot, predicate: Predicate) -> None:
+        columns = columns_of_unfitting_literals(predicate, self.source.schema)
+        if columns:
+            snapshot.require_types(columns)
 
     def open_indices_ahead(self) -> None:
         """Read the ends of the index files in a store in one round trip, if they are few."""

@@ -24,6 +24,8 @@ from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.table_display import show_in_jupyter
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import Equals, IsIn, is_same_filter
+from zonebloom.predicates.ast import TypeRequirement
+from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
@@ -401,7 +403,9 @@ def plan_scan(
     expression, bound = opened.translate(filters)
     predicate = bound
     if not uses_index:
-        predicate = None
+        # A condition that is simplified by the types of the dataset needs files of these types.
+        unfitting = columns_of_unfitting_literals(predicate, opened.source.schema)
+        predicate = TypeRequirement(True, frozenset(unfitting)) if unfitting else None
     is_predicate_exact = False
     if len(filters) == 1 and isinstance(filters[0], str):
         # If a SQL text translates to a single equality or IN, this predicate is the whole filter.

@@ -25,6 +25,7 @@ from zonebloom.sources.source import (
 )
 from zonebloom.storage.file_view import FieldNames
 from zonebloom.storage.files import file_errors, without_short_reads
+from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import has_python_extension
 from zonebloom.values.types import is_lossless_cast
 
@@ -347,6 +348,48 @@ def columns_reader(
         fragment.names,
         fragment.defaults,
         data,
+    )
+
+
+def require_fitting_type(source: Source, fragment: Fragment, path: tuple[str, ...]) -> None:
+    """Raise `SchemaMismatch` if the dataset's type may not hold all values of a column of a file.
+
+    Files that do not state their types are read. This raises an error if a value does not fit.
+    """
+    wanted = find_leaf_type(source.schema, path)
+    if source.is_in_memory or wanted is None or path[0] in source.constants(fragment):
+        return
+    if not (source.has_statistics or source.is_ipc):
+        reader = columns_reader(source, fragment, [Column(path, wanted)])
+        for run in reader.runs(split=False):
+            for _ in reader.read(run):
+                pass
+        return
+    filesystem = without_short_reads(source.filesystem)
+    parquet_in = source.filesystem if source.has_statistics else None
+    with file_errors(fragment.path, verb="read the schema of", parquet_in=parquet_in):
+        if fragment.names is None:
+            schema = source.open(fragment, filesystem).physical_schema
+        else:
+            with filesystem.open_input_file(fragment.path) as file:
+                schema = metadata_with_names(file, fragment.names).schema.to_arrow_schema()
+    stored = find_leaf_type(schema, path)
+    if stored is not None and not _holds(wanted, stored):
+        raise type_mismatch(fragment.path, ".".join(path), stored, wanted)
+
+
+def _holds(wanted: pa.DataType, stored: pa.DataType) -> bool:
+    """Return whether a type holds all values of another. Fields that only one has do not count."""
+    if stored == wanted or is_lossless_cast(stored, wanted, checked=True):
+        return True
+    if isinstance(stored, pa.StructType) and isinstance(wanted, pa.StructType):
+        shared = {field.name for field in stored} & {field.name for field in wanted}
+        return all(_holds(wanted.field(name).type, stored.field(name).type) for name in shared)
+    if not (pa.types.is_nested(stored) and pa.types.is_nested(wanted)):
+        return False
+    return stored.num_fields == wanted.num_fields and all(
+        _holds(wanted.field(number).type, stored.field(number).type)
+        for number in range(stored.num_fields)
     )
 
 

@@ -22,6 +22,7 @@ from zonebloom.catalog.listed_coverage import KnownFiles, ListedCoverage, covera
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.predicates.spark_calendar import without_rebased_literals
+from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.column_case import files_with_other_case
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.search import NoIndex
@@ -107,6 +108,10 @@ class CatalogFiles:
         search = self._opened.search_snapshot(check.snapshot, predicate)
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
+        # A file that no index of a column covers may store it in a wider type.
+        for column in columns_of_unfitting_literals(predicate, self._source.schema):
+            files = check.snapshot.files_of_unknown_type(column)
+            candidate_ids.append(np.array([file.fragment_id for file in files], np.int64))
         for view in search.used_views.values() if scan.ignores_case else ():
             for column in view.index.columns:
                 ids = self._ids_with_other_case(check, column)

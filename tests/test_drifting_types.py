@@ -1,0 +1,113 @@
+"""A file may store a column in another type than the dataset: no request loses a row of it.
+
+The first file gives the schema. A later file holds a key that this type may not hold. Each request
+finds the key, or is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from drifting import PAIRS, Pair, requests_for_key, write_file
+from pyarrow import csv, feather
+from seams import replace_function
+
+import zonebloom as zb
+from zonebloom import snapshot
+from zonebloom.errors import SchemaMismatch, ZoneBloomError
+
+# The types of indices by their options. None stands for no index.
+KINDS: dict[str, dict[str, Any] | None] = {
+    "none": None,
+    "rows": {},
+    "parametrised": {"number_of_items": 64, "layout": "sliced"},
+    "hash": {"index_type": "HASH"},
+    "zone map": {"index_type": "ZONEMAP"},
+}
+_REFUSALS = ZoneBloomError, pl.exceptions.PolarsError, duckdb.Error
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("schema", [None, "union"])
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_no_request_loses_a_row(tmp_path, pair: Pair, schema: Any):
+    wrong: list[str] = []
+    for kind, options in KINDS.items():
+        folder = tmp_path / kind
+        write_file(folder, 0, pair.values, pair.first)
+        try:
+            if options is not None:
+                zb.dataset(folder).create_scalar_index("k", **options)
+        except ZoneBloomError:
+            continue
+        write_file(folder, 1, [pair.key], pair.later)
+        try:
+            ds = zb.dataset(folder, schema=schema)
+        except SchemaMismatch:
+            # No type holds both.
+            continue
+        for name, ask in requests_for_key(ds, pair).items():
+            try:
+                if ask() < 1:
+                    wrong.append(f"{kind}: {name} lost the row")
+            except _REFUSALS as error:
+                # Polars' own reader casts only integers and floats.
+                if pair.fits and not name.startswith("lazy"):
+                    wrong.append(f"{kind}: {name} is refused: {error}")
+    assert not wrong
+
+
+def test_schemas_are_read_only_if_a_literal_does_not_fit(tmp_path, monkeypatch):
+    folder = tmp_path / "d"
+    write_file(folder, 0, [1, 2], pa.int32())
+    write_file(folder, 1, [3], pa.int32())
+    zb.dataset(folder).create_scalar_index("k")
+    write_file(folder, 2, [4], pa.int32())
+    paths: list[str] = []
+    replace_function(
+        monkeypatch,
+        snapshot,
+        "require_fitting_type",
+        lambda _, fragment, __: paths.append(fragment.key),
+    )
+    with pytest.warns(zb.errors.StaleIndexWarning):
+        ds = zb.dataset(folder)
+        assert ds.to_table(filter="k IN (1, 4)").num_rows == 2
+    assert ds.lookup("k", [1, 4, None]).num_rows == 2
+    assert ds.locate("k", [1, 4])["row"].null_count == 0
+    assert not paths
+    # The index tells the types of the other files.
+    assert ds.to_table(filter="k = 3000000000").num_rows == 0
+    assert ds.lookup("k", [3_000_000_000]).num_rows == 0
+    assert set(paths) == {"2.parquet"}
+
+
+def test_the_error_names_the_file_and_the_way_out(tmp_path):
+    folder = tmp_path / "d"
+    write_file(folder, 0, [1, 2], pa.int32())
+    write_file(folder, 1, [3_000_000_000], pa.int64())
+    ds = zb.dataset(folder)
+    with pytest.raises(SchemaMismatch, match=r'1\.parquet holds .* int64.* schema="union"'):
+        ds.lookup("k", [3_000_000_000])
+    assert zb.dataset(folder, schema="union").lookup("k", [3_000_000_000]).num_rows == 1
+
+
+@pytest.mark.parametrize("format", ["feather", "csv"])
+def test_other_formats_are_checked(tmp_path, format):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for number, (values, kind) in enumerate([([1, 2], pa.int32()), ([2**40], pa.int64())]):
+        table = pa.table({"k": pa.array(values, kind)})
+        if format == "csv":
+            csv.write_csv(table, folder / f"{number}.csv")
+        else:
+            feather.write_feather(table, folder / f"{number}.feather")
+    ds = zb.dataset(folder, format=format, schema=pa.schema({"k": pa.int32()}))
+    with pytest.raises(ZoneBloomError):
+        ds.to_table(filter=f"k = {2**40}")
+    with pytest.raises(ZoneBloomError):
+        ds.lookup("k", [2**40])
