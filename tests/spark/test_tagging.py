@@ -313,6 +313,22 @@ def test_new_and_changed_files_are_read(spark, tmp_path, way):
     )
 
 
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_a_wider_type_of_a_later_file_is_refused(spark, tmp_path, is_indexed):
+    data = tmp_path / "d"
+    data.mkdir()
+    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int32())}), data / "a.parquet")
+    if is_indexed:
+        zb.dataset(data).create_scalar_index("id", spark=False)
+    pq.write_table(pa.table({"id": pa.array([10**12], pa.int64())}), data / "b.parquet")
+    frame = frame_of(spark, [{"id": 10**12, "number": 0}], [("id", pa.int64())])
+    with pytest.raises(SchemaMismatch, match=r'b\.parquet holds column .* schema="union"'):
+        tag_location(frame, zb.dataset(data), "id")
+    united = zb.dataset(data, schema="union")
+    with pytest.warns(zb.errors.ZoneBloomWarning):
+        assert tagged(tag_location(frame, united, "id")) == Counter([(0, "b.parquet", 0)])
+
+
 def test_a_file_replaced_between_plan_and_read_is_refused(spark, lake, tmp_path, monkeypatch):
     spark_data.write(tmp_path / "data", 2)
     dataset = zb.dataset(tmp_path / "data")

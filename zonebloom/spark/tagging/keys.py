@@ -27,7 +27,7 @@ from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import is_collated, spark_types
 from zonebloom.spark.versions import arrow_schema
-from zonebloom.values.types import require_indexable
+from zonebloom.values.types import is_lossless_cast, require_indexable
 
 PREFIX = "__zonebloom_"
 # Columns that tell where a candidate row is. Columns of the keys must not have the prefix.
@@ -48,6 +48,8 @@ class KeyFrameColumns:
     schema: pa.Schema
     # Expressions that cast the keys to the dataset's types. They are null if no row can match.
     probes: tuple[Column, ...]
+    # The columns whose keys have a type of which the dataset's type does not hold all values.
+    unfitting_names: tuple[str, ...]
 
     def join_condition(self) -> Column:
         """Return the condition that joins keys with candidate rows, by Spark's own equality."""
@@ -88,7 +90,19 @@ def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) 
         tuple(fields),
         arrow_schema(st.StructType(fields)),
         tuple(probes),
+        tuple(
+            name
+            for name, field in zip(names, fields, strict=True)
+            if not _holds_all_keys(field.dataType, key_types[name])
+        ),
     )
+
+
+def _holds_all_keys(stored: st.DataType, key: st.DataType) -> bool:
+    if key == stored or isinstance(key, st.NullType):
+        return True
+    ours, theirs = arrow_schema(st.StructType().add("key", key).add("stored", stored)).types
+    return is_lossless_cast(ours, theirs)
 
 
 def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType) -> None:

@@ -131,6 +131,8 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
             "Spark; use ds.locate, or rewrite the table's files"
         )
     snapshot = ds.opened.look_at_all_files()
+    # A key that the dataset's type does not hold may be in a file of a wider type.
+    snapshot.require_types([(name,) for name in columns.unfitting_names])
     present = snapshot.fragments
     numbered_plans, row_filter, are_few_keys = _plan_candidates(keys, columns, files, snapshot)
     task_reader = files.task_reader(columns.names, row_filter)
