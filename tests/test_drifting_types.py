@@ -6,11 +6,13 @@ finds the key, or is refused.
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drifting import PAIRS, Pair, requests_for_key, write_file
 from pyarrow import csv, feather
@@ -111,3 +113,30 @@ def test_other_formats_are_checked(tmp_path, format):
         ds.to_table(filter=f"k = {2**40}")
     with pytest.raises(ZoneBloomError):
         ds.lookup("k", [2**40])
+
+
+_TEXTS = pa.array(["a", "b"])
+_FORMS: dict[str, pa.Array] = {
+    "string": _TEXTS,
+    "large string": _TEXTS.cast(pa.large_string()),
+    "dictionary": _TEXTS.dictionary_encode(),
+    "view": _TEXTS.cast(pa.string_view()),
+    "binary": _TEXTS.cast(pa.binary()),
+    "binary view": _TEXTS.cast(pa.binary_view()),
+}
+
+
+@pytest.mark.parametrize("forms", list(permutations(_FORMS, 2)), ids=" and ".join)
+def test_forms_of_text_are_united(tmp_path, forms):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for number, form in enumerate(forms):
+        pq.write_table(pa.table({"k": _FORMS[form]}), folder / f"{number}.parquet")
+    ds = zb.dataset(folder, schema="union")
+    ds.create_scalar_index("k", "HASH", name="hash")
+    ds.create_scalar_index("k", "ZONEMAP", name="map")
+    is_text = not any("binary" in form for form in forms)
+    key, literal = ("b", "'b'") if is_text else (b"b", "X'62'")
+    assert ds.to_table()["k"].to_pylist() == (2 * ["a", "b"] if is_text else 2 * [b"a", b"b"])
+    assert ds.to_table(filter=f"k = {literal}").num_rows == 2
+    assert ds.lookup("k", [key]).num_rows == ds.locate("k", [key]).num_rows == 2

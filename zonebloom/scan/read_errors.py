@@ -11,10 +11,9 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable, SchemaMismatch, SourceError, ZoneBloomError
-from zonebloom.sources.column_batches import type_mismatch
+from zonebloom.sources.column_batches import holds_values_of, type_mismatch
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import file_errors
-from zonebloom.values.types import is_lossless_cast
 
 # The columns that PyArrow's scans add to each batch.
 _RESERVED_NAMES = {"__fragment_index", "__batch_index", "__last_in_fragment", "__filename"}
@@ -89,7 +88,7 @@ def _read_error(
             return source_error
         for name in sorted(set(columns).intersection(stored_schema.names)):
             stored_type = stored_schema.field(name).type
-            if not is_lossless_cast(stored_type, schema.field(name).type, checked=True):
+            if not holds_values_of(schema.field(name).type, stored_type):
                 mismatches.append((fragment, name, stored_type))
     if not (may_mismatch and mismatches):
         return FragmentUnreadable(

@@ -26,8 +26,8 @@ from zonebloom.sources.source import (
 from zonebloom.storage.file_view import FieldNames
 from zonebloom.storage.files import file_errors, without_short_reads
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.normal_types import has_python_extension
-from zonebloom.values.types import is_lossless_cast
+from zonebloom.values.normal_types import decoded_type, has_python_extension, hashed_type
+from zonebloom.values.types import family, is_lossless_cast
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -39,6 +39,7 @@ _BATCH_ROWS = 1 << 17
 _PARQUET_READ_BYTES = 1 << 20
 # A run of row groups that one thread reads has at least this many rows.
 _RUN_ROWS = 1 << 20
+_TYPE_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _BUILD_ADVICE = "repair or remove the file, then build again"
 
 
@@ -301,7 +302,7 @@ class ColumnsReader:
     def _as_dataset_type(self, values: pa.Array, column: Column) -> pa.Array:
         if values.type == column.type:
             return values
-        if not is_lossless_cast(values.type, column.type, checked=True):
+        if not holds_values_of(column.type, values.type):
             raise type_mismatch(self._path, column.name, values.type, column.type)
         return values.cast(column.type)
 
@@ -374,21 +375,29 @@ def require_fitting_type(source: Source, fragment: Fragment, path: tuple[str, ..
             with filesystem.open_input_file(fragment.path) as file:
                 schema = metadata_with_names(file, fragment.names).schema.to_arrow_schema()
     stored = find_leaf_type(schema, path)
-    if stored is not None and not _holds(wanted, stored):
+    if stored is not None and not holds_values_of(wanted, stored):
         raise type_mismatch(fragment.path, ".".join(path), stored, wanted)
 
 
-def _holds(wanted: pa.DataType, stored: pa.DataType) -> bool:
-    """Return whether a type holds all values of another. Fields that only one has do not count."""
+def holds_values_of(wanted: pa.DataType, stored: pa.DataType) -> bool:
+    """Return whether a type holds all values that a file stores in another.
+
+    Fields that only one of two structs has do not count.
+    """
     if stored == wanted or is_lossless_cast(stored, wanted, checked=True):
         return True
+    if (family(stored), family(wanted)) == ("text", "bytes"):
+        # The bytes of a text are hashed, in UTF-8.
+        return not pa.types.is_fixed_size_binary(hashed_type(wanted))
     if isinstance(stored, pa.StructType) and isinstance(wanted, pa.StructType):
         shared = {field.name for field in stored} & {field.name for field in wanted}
-        return all(_holds(wanted.field(name).type, stored.field(name).type) for name in shared)
+        return all(
+            holds_values_of(wanted.field(name).type, stored.field(name).type) for name in shared
+        )
     if not (pa.types.is_nested(stored) and pa.types.is_nested(wanted)):
         return False
     return stored.num_fields == wanted.num_fields and all(
-        _holds(wanted.field(number).type, stored.field(number).type)
+        holds_values_of(wanted.field(number).type, stored.field(number).type)
         for number in range(stored.num_fields)
     )
 
@@ -400,12 +409,14 @@ def type_mismatch(
     union = union_type(stored, wanted)
     reason = "" if why is None else f": {why}"
     # A dataset opened with schema="union" may already have the union type.
-    advice = (
-        "rewrite the file, or read other columns"
-        if union is None or union == wanted
-        else f'open the dataset with schema="union", which reads both as {union}, or rewrite the '
-        "file"
-    )
+    if union is None or union == wanted:
+        advice = "rewrite the file, or read other columns"
+    else:
+        is_exact = holds_values_of(union, stored) and holds_values_of(union, wanted)
+        how = f"{union}" if is_exact else f"{union}, but builds no index of it"
+        advice = (
+            f'open the dataset with schema="union", which reads both as {how}, or rewrite the file'
+        )
     return SchemaMismatch(
         f"{path} holds column {column!r} as {stored}, the dataset's schema says {wanted}{reason}; "
         f"{advice}"
@@ -416,9 +427,33 @@ def union_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     """Return the type that schema="union" gives a column of two types, or None if there is none."""
     schemas = [pa.schema({"column": first}), pa.schema({"column": second})]
     try:
-        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        return unite_schemas(*schemas).field(0).type
     except pa.ArrowException:
         return None
+
+
+def unite_schemas(first: pa.Schema, second: pa.Schema) -> pa.Schema:
+    """Return the union of two schemas. Raise `pyarrow.ArrowException` if there is none.
+
+    PyArrow unites no dictionary or view with other types, so these become types of plain values.
+    """
+    try:
+        return pa.unify_schemas([first, second], promote_options="permissive")
+    except pa.ArrowException:
+        plain_schemas = [_with_plain_types(first, second), _with_plain_types(second, first)]
+    return pa.unify_schemas(plain_schemas, promote_options="permissive")
+
+
+def _with_plain_types(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return a schema without dictionaries and views where another schema has other types."""
+    fields = []
+    for column in schema:
+        positions = other.get_all_field_indices(column.name)
+        if any(other.types[position] != column.type for position in positions):
+            type_ = decoded_type(column.type)
+            column = column.with_type(_TYPE_OF_VIEW.get(type_, type_))
+        fields.append(column)
+    return pa.schema(fields, schema.metadata)
 
 
 def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:

@@ -22,7 +22,7 @@ from zonebloom.errors import (
     SchemaMismatch,
     SourceError,
 )
-from zonebloom.sources.column_batches import union_type
+from zonebloom.sources.column_batches import union_type, unite_schemas
 from zonebloom.sources.listed_files import listed_files
 from zonebloom.sources.plain_files import files_below, plain_files
 from zonebloom.sources.source import Fragment, Source
@@ -375,7 +375,7 @@ def _with_union_schema(source: Source) -> Source:
     union = schemas[0]
     for number, schema in enumerate(schemas):
         try:
-            union = pa.unify_schemas([union, schema], promote_options="permissive")
+            union = unite_schemas(union, schema)
         except pa.ArrowException as error:
             paths = [fragment.path for fragment in source.fragments]
             raise _union_error(paths, schemas[: number + 1], error) from None

@@ -207,7 +207,10 @@ def why_not_indexable(type_: pa.DataType, column: str) -> str | None:
     if pt.is_boolean(leaf):
         return "two values cannot tell zones apart; filter on it without an index"
     if pt.is_null(leaf):
-        return "it holds nothing but nulls, so there is nothing to look up"
+        return (
+            "it holds nothing but nulls in the file that gives the schema, so there is nothing to "
+            'look up; if later files hold values, open the dataset with schema="union"'
+        )
     if pt.is_struct(leaf):
         names = ", ".join(_indexable_leaves(leaf, column))
         if not names:
