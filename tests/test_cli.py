@@ -20,6 +20,7 @@ import uuid
 from decimal import Decimal
 from functools import partial
 
+import drifting
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
@@ -789,6 +790,21 @@ def test_a_place_in_the_working_folder_is_shown_without_it(run, indexed, monkeyp
     monkeypatch.chdir(indexed.parent)
     _, out, _ = run("move-index", "data", "--to", "elsewhere")
     assert out.endswith(" files of the index to elsewhere\n")
+
+
+def test_schema_union_reads_files_of_a_wider_type(run, tmp_path):
+    folder = tmp_path / "d"
+    drifting.write_file(folder, 0, [1, 2], pa.int32())
+    drifting.write_file(folder, 1, [10**12], pa.int64())
+    arguments = str(folder), "k = 1000000000000"
+    code, _, error = run("lookup", *arguments)
+    assert code == 1
+    assert "1.parquet holds column 'k' as int64" in error
+    assert "--schema union" in error
+    assert run("count", *arguments, "--schema=union")[:2] == (0, "1\n")
+    assert run("build", str(folder), "--column=k", "--engine=local", "--schema=union")[0] == 0
+    code, out, _ = run("lookup", *arguments, "--schema=union", "--output=jsonl")
+    assert (code, out) == (0, '{"k": 1000000000000, "v": 1}\n')
 
 
 def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -100,13 +100,16 @@ def source_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
         path: str,
         format: str,
         index_dir: str | None,
+        schema: Literal["union"] | None,
         embedded_filters: bool = False,
         **parameters: Any,
     ) -> CommandAnswer:
         from zonebloom.facade.opening import OpenOptions, open_source
         from zonebloom.sources.table_folders import table_at
 
-        options = OpenOptions(format=format, index_dir=index_dir, embedded_filters=embedded_filters)
+        options = OpenOptions(
+            format=format, schema=schema, index_dir=index_dir, embedded_filters=embedded_filters
+        )
         # A Delta or Iceberg table at the path, or else the files there.
         table = table_at(path)
         return command(open_source(path if table is None else table, options), **parameters)
@@ -120,6 +123,12 @@ def source_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
             "--index-dir",
             type=click.Path(),
             help="Folder of the index; _zonebloom/NAME beside the folder NAME by default.",
+        ),
+        click.option(
+            "--schema",
+            type=click.Choice(["union"]),
+            help="union: the columns of all files, in types that hold their values. By default the "
+            "columns and types of the first file.",
         ),
     )(answer_command(run))
 

@@ -80,7 +80,8 @@ def dataset(
     schema : pyarrow.Schema or "union", optional
         The columns of the dataset. "union" reads the schema of every file and takes the columns
         of all files by name, with types widened as in
-        ``pyarrow.unify_schemas(..., promote_options="permissive")``. By default the columns of the
+        ``pyarrow.unify_schemas(..., promote_options="permissive")``, and dictionaries and views
+        read as plain values where files differ. By default the columns of the
         first file, as in ``pyarrow.dataset.dataset``. A column that a file lacks is null there.
     encryption : Encryption, optional
         Keys to read and write the index. Without keys, an encrypted index is not used: a warning

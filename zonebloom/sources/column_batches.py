@@ -413,9 +413,10 @@ def type_mismatch(
         advice = "rewrite the file, or read other columns"
     else:
         is_exact = holds_values_of(union, stored) and holds_values_of(union, wanted)
-        how = f"{union}" if is_exact else f"{union}, but builds no index of it"
+        limit = "" if is_exact else ", but cannot index it"
         advice = (
-            f'open the dataset with schema="union", which reads both as {how}, or rewrite the file'
+            f'open the dataset with schema="union", which reads both as {union}{limit} (commands '
+            "take --schema union), or rewrite the file"
         )
     return SchemaMismatch(
         f"{path} holds column {column!r} as {stored}, the dataset's schema says {wanted}{reason}; "
