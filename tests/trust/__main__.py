@@ -32,6 +32,7 @@ PARTS = (
     "rewrites",
     "foreign",
     "wide",
+    "drift",
 )
 
 

@@ -6,6 +6,7 @@ import pytest
 from trust import (
     damage,
     differential,
+    drift,
     faults,
     foreign,
     forge,
@@ -34,6 +35,7 @@ PARTS = [
     (rewrites, 2, {}),
     (foreign, 6, {"rounds": 2}),
     (wide, 2, {"width": 400, "lookups": 16}),
+    (drift, 8, {}),
 ]
 CASES = [
     pytest.param(part, case, options, id=f"{part.__name__.rpartition('.')[2]}-{case}")
