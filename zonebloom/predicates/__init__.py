@@ -295,11 +295,18 @@ def _dnf_term(schema: pa.Schema, name: Any, operator: str, value: Any) -> pc.Exp
         if operator not in _DNF_COMPARISONS:
             raise ValueError(f"{arguments.short_repr(operator)} is not an operator")
         return _DNF_COMPARISONS[operator](column, _convert_dnf_value(value, type_))
+    negative: list[Any] = []
     if isinstance(value, list | tuple | Set):
         value = [_uuid_as_bytes(item, type_) for item in value]
-        value = _as_uint64(value) if type_ == pa.uint64() else value
+        if type_ == pa.uint64():
+            value, all_values = _as_uint64(value), value
+            if isinstance(value, pa.Array):
+                negative = [item for item in all_values if item is not None and item < 0]
     values = to_arrow(value, f"the values of {name!r}")
     is_in = column.isin(values.cast(comparable_type(values.type)))
+    if negative:
+        # No one type holds all of these integers. A later file may hold the negative ones.
+        is_in = is_in | column.isin(pa.array(negative, pa.int64()))
     return is_in if operator == "in" else ~is_in
 
 
