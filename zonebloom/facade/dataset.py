@@ -542,7 +542,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         opened = self.opened
         _, predicate = opened.translate(self._all_filters(filter), is_applied=False)
-        return search_result(*opened.search(predicate))
+        return search_result(*opened.search_filter(predicate))
 
     def _all_filters(self, filter: Filter) -> Sequence[Filter]:
         if filter is None and self._filters:

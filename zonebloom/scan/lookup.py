@@ -108,7 +108,8 @@ class ColumnKeys:
         if match_nulls and keys.null_count:
             self._null_positions = np.flatnonzero(to_numpy(keys.is_null()))
         self._values, self._positions = cast_keys_exactly(keys, normalized_type(column.type))
-        self.has_unfitting = has_unfitting_keys(keys, self._positions)
+        is_complete = len(self._values) == len(keys)
+        self.has_unfitting = not is_complete and has_unfitting_keys(keys, self._positions)
         # The index in `_positions` at which the positions of each value begin, or None if each
         # value has one position.
         self._position_starts = None

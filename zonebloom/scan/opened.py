@@ -211,8 +211,7 @@ class OpenedDataset:
     ) -> tuple[Snapshot, Search]:
         """Look at the files, and search the indices for a predicate.
 
-        ``cost`` is that of reading rows without an index. Raise `SchemaMismatch` if a literal does
-        not fit the type of its column, and a file stores the column in a wider type.
+        ``cost`` is that of reading rows without an index.
 
         While an object store lists the files, the indices and page maps are loaded. The earlier
         snapshot is searched meanwhile, or at first the one to expect if no file has changed since
@@ -220,7 +219,6 @@ class OpenedDataset:
         """
         if self.source.is_local:
             snapshot = self.look_at_all_files()
-            self._require_types(snapshot, predicate)
             return snapshot, self.search_snapshot(snapshot, predicate, cost)
         if self._last_look is None:
             self._last_look = self._expected_look()
@@ -244,7 +242,6 @@ class OpenedDataset:
             if indices and self.source.is_parquet:
                 pool.submit(self._page_maps.load_ahead)
             snapshot = self.look_at_all_files()
-        self._require_types(snapshot, predicate)
         # A table reports its damage once, so issue these warnings even if a file has changed.
         for task in tasks:
             if task.exception() is None:
@@ -256,10 +253,19 @@ class OpenedDataset:
         self._report_gaps(snapshot, search)
         return snapshot, search
 
-    def _require_types(self, snapshot: Snapshot, predicate: Predicate) -> None:
+    def search_filter(
+        self, predicate: Predicate, cost: ReadCost = FILTERED_BY_ARROW
+    ) -> tuple[Snapshot, Search]:
+        """Look at the files, and search the indices for the predicate of a filter.
+
+        Raise `SchemaMismatch` if a literal does not fit the type of its column, and a file stores
+        the column in a wider type.
+        """
+        snapshot, search = self.search(predicate, cost)
         columns = columns_of_unfitting_literals(predicate, self.source.schema)
         if columns:
             snapshot.require_types(columns)
+        return snapshot, search
 
     def open_indices_ahead(self) -> None:
         """Read the ends of the index files in a store in one round trip, if they are few."""
@@ -340,7 +346,7 @@ class OpenedDataset:
         if is_described:
             bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
         map_bytes_before = self._page_maps.read_bytes
-        snapshot, search = self.search(predicate, cost)
+        snapshot, search = self.search_filter(predicate, cost)
         return plan_search(
             snapshot,
             search,
