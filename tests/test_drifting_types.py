@@ -140,3 +140,13 @@ def test_forms_of_text_are_united(tmp_path, forms):
     assert ds.to_table()["k"].to_pylist() == (2 * ["a", "b"] if is_text else 2 * [b"a", b"b"])
     assert ds.to_table(filter=f"k = {literal}").num_rows == 2
     assert ds.lookup("k", [key]).num_rows == ds.locate("k", [key]).num_rows == 2
+
+
+def test_a_dnf_filter_keeps_integers_of_which_no_type_holds_all(tmp_path):
+    folder = tmp_path / "d"
+    write_file(folder, 0, [1, 2**63 + 1], pa.uint64())
+    filter = [("k", "in", [-5, 2**63 + 1])]
+    assert zb.dataset(folder).to_table(filter=filter)["k"].to_pylist() == [2**63 + 1]
+    write_file(folder, 1, [-5], pa.int64())
+    with pytest.raises(SchemaMismatch, match=r"1\.parquet holds column 'k' as int64"):
+        zb.dataset(folder).to_table(filter=filter)
