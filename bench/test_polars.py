@@ -12,7 +12,6 @@ import pyarrow.dataset as pads
 import pytest
 
 import zonebloom as zb
-from zonebloom.polars import scan
 from zonebloom.predicates.arrow import predicate_from_arrow
 from zonebloom.predicates.polars import translate_polars
 
@@ -30,7 +29,7 @@ def theirs(paged: Path) -> pl.LazyFrame:
 
 def test_one_key_in_polars(versus, indexed, paged, keys):
     """Create the scan once, as a service would, and run a query for each key."""
-    ours, files, endless_keys = scan(indexed), str(paged / "*.parquet"), itertools.cycle(keys)
+    ours, files, endless_keys = indexed.to_polars(), str(paged / "*.parquet"), itertools.cycle(keys)
     versus(
         lambda: ours.filter(pl.col("id") == next(endless_keys)).collect(),
         {
@@ -48,7 +47,7 @@ def test_a_hundred_keys_joined_in_polars(versus, indexed, paged, keys):
     def join(frame: pl.LazyFrame) -> pl.DataFrame:
         return frame.filter(pl.col("id").is_in(keys[:100])).join(key_frame, on="id").collect()
 
-    versus(lambda: join(scan(indexed)), {"Polars": lambda: join(theirs(paged))})
+    versus(lambda: join(indexed.to_polars()), {"Polars": lambda: join(theirs(paged))})
 
 
 @pytest.mark.parametrize("column", ["x", "all"])
@@ -59,7 +58,7 @@ def test_a_filter_no_index_helps_in_polars(versus, indexed, paged, column):
         rows = frame.filter(pl.col("y") == 5)
         return (rows if column == "all" else rows.select(column)).collect()
 
-    ours, other = scan(indexed), theirs(paged)
+    ours, other = indexed.to_polars(), theirs(paged)
     versus(lambda: query(ours), {"Polars": lambda: query(other)})
 
 
@@ -69,7 +68,7 @@ def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
     ids = pads.dataset(paged, format="parquet").to_table(columns=["id"])["id"]
     distant_ids = ids.take(np.arange(0, len(ids), 8192 * 100 // zones))
     keys = pl.Series(distant_ids.combine_chunks())
-    ours, other = scan(indexed), theirs(paged)
+    ours, other = indexed.to_polars(), theirs(paged)
     versus(
         lambda: ours.filter(pl.col("id").is_in(keys.implode())).collect(),
         {"Polars": lambda: other.filter(pl.col("id").is_in(keys.implode())).collect()},

@@ -9,7 +9,6 @@ MODULES = (
     "zonebloom",
     "zonebloom.errors",
     "zonebloom.results",
-    "zonebloom.polars",
     "zonebloom.spark",
     "zonebloom.plots",
     "zonebloom.exchange.lance",

@@ -482,10 +482,6 @@ class TestPyArrow:
             with pytest.raises(InvalidArgument, match=f"^{name} does not apply"):
                 call()
         polars = pytest.importorskip("polars")
-        from zonebloom.polars import scan
-
-        with pytest.raises(InvalidArgument, match=r"^zonebloom\.polars\.scan does not apply"):
-            scan(few)
         pytest.importorskip("pyspark")
         from zonebloom.spark import files_with_keys, tag_location
 

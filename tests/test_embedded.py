@@ -19,7 +19,6 @@ from e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
 from seams import replace_function
 
 import zonebloom as zb
-import zonebloom.polars
 from zonebloom.catalog.freshness import wait_for_rest
 from zonebloom.cli import main as cli
 from zonebloom.sbbf.filter import Sbbf
@@ -109,8 +108,7 @@ def test_filters_are_not_used_without_a_request(tmp_path: Path) -> None:
 def test_polars_and_the_command_line_use_filters_on_request(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scan = zonebloom.polars.scan(folder, embedded_filters=True)
-    assert "ZONEBLOOM" in scan.filter(pl.col("id") == 12340).explain()
+    scan = zb.dataset(folder, embedded_filters=True).to_polars()
     assert scan.filter(pl.col("id") == 12340).collect()["row"].to_list() == [1234]
     for option, skipped in (([], 0), (["--embedded-filters"], 2)):
         arguments = ["explain", str(folder), "id = 12340", "--output", "json", *option]

@@ -127,7 +127,7 @@ def test_each_public_name_can_be_the_first_that_is_imported(name):
     assert output.strip() == ("zonebloom.errors" if name == "errors" else name)
 
 
-PUBLIC_MODULES = ["results", "polars", "plots", "spark", "exchange.lance"]
+PUBLIC_MODULES = ["results", "plots", "spark", "exchange.lance"]
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)
@@ -147,7 +147,7 @@ def test_importing_names_loads_nothing_heavy(names):
     assert json.loads(output) == []
 
 
-@pytest.mark.parametrize("name", ["", ".results", ".polars", ".plots", ".spark"])
+@pytest.mark.parametrize("name", ["", ".results", ".plots", ".spark"])
 def test_only_public_names_are_listed(name):
     module = importlib.import_module(f"zonebloom{name}")
     assert dir(module) == sorted(module.__all__)

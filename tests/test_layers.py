@@ -33,7 +33,6 @@ LAYERS = [
     "facade",
     "zonebloom",
     "plots",
-    "polars",
     "results",
     "spark",
     "cli",
@@ -135,8 +134,7 @@ class Import:
         Whether the import is inside a function.
     line : int
     is_own : bool
-        Whether the target is part of this package. The name does not tell, because there are both
-        a package polars and our module polars.
+        Whether the target is part of this package.
     is_for_types : bool
         Whether only type checkers execute the import.
     """
@@ -348,7 +346,7 @@ def test_every_allowed_upward_import_exists():
         Import("storage.files", "catalog.store"),
         Import("sbbf.filter", "facade", is_late=True),
         Import("scan.plan", "facade", is_for_types=True),
-        Import("facade.dataset", "polars"),
+        Import("facade.dataset", "plots"),
         Import("parquet.nested_reader", "index.table"),
         Import("spark.pruning.prune", "spark.hyperspace.managed_lookup"),
     ],

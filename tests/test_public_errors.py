@@ -27,7 +27,6 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.cli.main import main
 from zonebloom.facade.optimizer import DatasetOptimizer
-from zonebloom.polars import scan
 from zonebloom.scan.scanner import Scanner
 
 ROWS = 400
@@ -293,8 +292,6 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "dataset(parquet_keys)": lambda ds, v: zb.dataset(ds.files[0], parquet_keys=v),
     "dataset(stale)": lambda ds, v: zb.dataset(ds.files[0], stale=v),
     "dataset(index_dir)": lambda ds, v: zb.dataset(ds.files[0], index_dir=v),
-    "polars.scan": lambda ds, v: scan(v),
-    "polars.scan(index_dir)": lambda ds, v: scan(ds.files[0], index_dir=v),
 }
 
 # An error inside a function of the user is passed on unchanged.
@@ -462,13 +459,6 @@ def test_valid_values_are_accepted(ds: zb.Dataset) -> None:
     assert len(zb.RowRanges(np.array([[0, 5], [7, 9]]))) == 7
 
 
-def test_scan_has_the_parameters_of_dataset() -> None:
-    ours, theirs = (inspect.signature(parameter).parameters for parameter in (zb.dataset, scan))
-    assert [(parameter.name, parameter.default) for parameter in ours.values()] == [
-        (parameter.name, parameter.default) for parameter in theirs.values()
-    ]
-
-
 def test_invalid_calls_raise_pythons_type_error(ds: zb.Dataset) -> None:
     """The calls have wrong parameters, and the operators have operands of unrelated types."""
     calls: list[Callable[[], Any]] = [
@@ -480,7 +470,6 @@ def test_invalid_calls_raise_pythons_type_error(ds: zb.Dataset) -> None:
         ),
         lambda: ds.head(5, where="id = 5"),
         lambda: zb.dataset(ds.files, where="id = 5"),
-        lambda: scan(ds, where="id = 5"),
         lambda: RANGES & 5,
         lambda: RANGES | None,
         lambda: RANGES - [(0, 1)],

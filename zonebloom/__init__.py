@@ -7,7 +7,7 @@ match.
     ds.create_scalar_index("tailnum", "BLOOMFILTER")
     ds.to_table(filter="tailnum = 'N14228'")
 
-Other public modules are `zonebloom.polars`, `zonebloom.spark`, `zonebloom.plots` and
+Other public modules are `zonebloom.spark`, `zonebloom.plots` and
 `zonebloom.exchange.lance`. `zonebloom.results` has the types that methods return, and
 `zonebloom.errors` those that they raise.
 

@@ -1,18 +1,20 @@
 """The LazyFrame of a dataset: the index decides what to read, and Polars does the rest.
 
-Polars' own scan_parquet reads fragments that must be read whole. An IO source of this package
-reads the kept rows of the others. Polars applies every filter itself, so rows, order and types are
-those of ``pl.scan_parquet``. The plan is made when a query is explained or run, for the files that
-the dataset has at that time.
+    query of Polars -> filter, columns, limit -> plan -> kept rows of files   -> our reader
+                                                         files that are whole -> pl.scan_parquet
+
+Polars asks for the rows when a query runs, and says which of them it needs. The plan is made then,
+for the files that the dataset has at that time. Polars' own reader is faster where a file must be
+read whole. Where it refuses a file, or finds other types, our reader takes over, so a LazyFrame has
+the rows, order and types of `Dataset.to_table`.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,15 +24,12 @@ from zonebloom.base.arrays import empty_table
 from zonebloom.errors import MissingDependency, SchemaMismatch
 from zonebloom.index.key_search import FILTERED_BY_POLARS
 from zonebloom.predicates import IsIn
-from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.polars import (
-    is_same_list,
     predicate_from_polars,
     pushed_down_filter,
     to_frame,
 )
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
 from zonebloom.scan.recheck import is_key_test, narrow_filter
@@ -44,69 +43,47 @@ if TYPE_CHECKING:
 _MAX_READ_SHARE = 0.2
 
 
-def lazy_frame(ds: OpenDataset, *, is_listed_again: bool = False) -> pl.LazyFrame:
-    """Return a LazyFrame of a dataset; see `zonebloom.polars.scan`.
-
-    If ``is_listed_again``, each query lists the files first. Raise `MissingDependency` if Polars
-    2.0 is not installed.
-    """
+def lazy_frame(ds: OpenDataset) -> pl.LazyFrame:
+    """Return a LazyFrame of a dataset; see `Dataset.to_polars`."""
     try:
-        from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
+        from polars.io.plugins import register_io_source
     except ImportError:
         raise MissingDependency(
-            "a scan as a LazyFrame needs Polars 2.0 or newer; run pip install 'zonebloom[polars]'"
+            "a scan as a LazyFrame needs Polars 2.1 or newer; run pip install 'zonebloom[polars]'"
         ) from None
 
-    version = itertools.count()
+    reader = _Reader(ds.opened)
+    schema = reader.schema
 
-    class ZoneBloomScan(LazyFrameResolver):
-        """A LazyFrame that is resolved to a query when Polars knows its filters."""
+    def read(
+        columns: list[str] | None,
+        predicate: pl.Expr | None,
+        limit: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        nonlocal reader
+        if reader.opened is not ds.opened:
+            reader = _Reader(ds.opened)
+        if reader.schema != schema:
+            raise SchemaMismatch(
+                "the columns of the dataset have changed since the LazyFrame was made; make it "
+                "again"
+            )
+        return reader.read(columns, predicate, limit, batch_size or DEFAULT_BATCH_ROWS)
 
-        dataset = ds
-
-        def __init__(self) -> None:
-            self._query = _Query(ds.opened)
-
-        def schema(self) -> Any:
-            return self._query.schema
-
-        def cse_eq(self, other: object) -> bool:
-            """Return whether Polars may compute both scans once, because they are the same."""
-            return getattr(other, "dataset", None) is ds
-
-        def resolve_lazyframe(
-            self,
-            *,
-            projection: list[str] | None,
-            limit: int | None,
-            filters: list[Any],
-            **other_options: Any,
-        ) -> Any:
-            if is_listed_again:
-                ds.refresh()
-            if self._query.opened is not ds.opened:
-                query = _Query(ds.opened)
-                if query.schema != self._query.schema:
-                    raise SchemaMismatch(
-                        "the columns of the dataset have changed since the LazyFrame was made; "
-                        "make it again"
-                    )
-                self._query = query
-            # A limit counts rows before the filters apply, so with a limit no zone can be skipped.
-            frame = self._query.frame([part.expr for part in filters] if limit is None else [])
-            if limit is not None:
-                frame = frame.head(limit)
-            if projection is not None:
-                frame = frame.select(projection)
-            # The version is new each time, because the files may have changed. The properties do
-            # not claim that any filter was applied, so Polars applies them all.
-            return frame, ResolvedLazyFrameProps(version_key=str(next(version)))
-
-    return ZoneBloomScan().lazy()
+    return register_io_source(
+        read,
+        schema=schema,
+        # Polars may read the rows once if a query needs them twice.
+        is_pure=True,
+        explain_name="ZONEBLOOM",
+        explain_detail="an index chooses the rows when the query runs; "
+        "ds.scanner(filter=...).explain_plan() shows how many",
+    )
 
 
-class _Query:
-    """A Polars query over one state of a dataset."""
+class _Reader:
+    """Reads one state of a dataset as frames of Polars."""
 
     def __init__(self, opened: OpenedDataset):
         self.opened = opened
@@ -114,24 +91,16 @@ class _Query:
 
     @functools.cached_property
     def schema(self) -> pl.Schema:
-        import polars as pl
-
-        types = dict(to_frame(empty_table(self._source.schema)).schema)
-        if pl.Date in types.values() and self._can_use_polars():
-            # For Arrow dates in milliseconds, pyarrow returns dates but Polars returns datetimes.
-            first = self._source.fragments[0].path
-            for name, dtype in pl.scan_parquet(first, glob=False).collect_schema().items():
-                if types.get(name) == pl.Date and isinstance(dtype, pl.Datetime):
-                    types[name] = dtype
-        return pl.Schema(types)
+        return to_frame(empty_table(self._source.schema)).schema
 
     @functools.cached_property
     def _table(self) -> pl.DataFrame:
         assert isinstance(self._source, TableSource)
         return to_frame(self._source.table)
 
+    @functools.cached_property
     def _can_use_polars(self) -> bool:
-        """Return whether Polars' own reader can read the files, with the same result."""
+        """Return whether Polars' own reader may be able to read the files."""
         import pyarrow.dataset as pads
 
         source = self._source
@@ -146,46 +115,128 @@ class _Query:
             and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
         )
 
-    def frame(self, filters: Sequence[pl.Expr]) -> pl.LazyFrame:
-        """Return a query for all rows that may match the filters, in scan order."""
-        arrow_schema = self._source.schema
-        names = tuple(arrow_schema.names)
-        row_filter = predicate = None
-        if filters:
-            predicate = conjunction(
-                predicate_from_polars(filter, arrow_schema) for filter in filters
-            )
-            row_filter = pushed_down_filter(functools.reduce(and_, filters), self.schema)
+    def read(
+        self,
+        columns: list[str] | None,
+        predicate: pl.Expr | None,
+        limit: int | None,
+        batch_size: int,
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the rows that match a predicate, in scan order.
+
+        A limit counts rows before the predicate applies, so with a limit no row can be skipped.
+        """
+        names = self.schema.names()
+        if columns is not None:
+            needed = set(columns)
+            if limit is not None and predicate is not None:
+                needed.update(predicate.meta.root_names())
+            # Read at least one column, because the rows of no column cannot be counted.
+            names = [name for name in names if name in needed] or names[:1]
+        request = Request(names, None, limit=limit, batch_size=batch_size)
+        if limit is None:
+            frames = self._matching_rows(request, predicate)
+        else:
+            frames = _first_rows(self._matching_rows(request, None), limit)
+            if predicate is not None:
+                frames = (frame.filter(predicate) for frame in frames)
+        for frame in frames:
+            yield _with_columns(frame, columns)
+
+    def _matching_rows(self, request: Request, expr: pl.Expr | None) -> Iterator[pl.DataFrame]:
+        request, fragments = self._plan(request, expr)
+        execution = Execution(self._source, request)
+        for is_whole, parts in itertools.groupby(fragments, self._is_read_whole):
+            if is_whole:
+                yield from self._read_whole(execution, request, tuple(parts), expr)
+            else:
+                yield from self._read_rows(execution, parts)
+
+    def _plan(
+        self, request: Request, expr: pl.Expr | None
+    ) -> tuple[Request, tuple[FragmentPlan, ...]]:
+        """Return the request of the rows that match an expression, and how each file is read."""
+        names, schema = tuple(request.columns or ()), self._source.schema
+        if expr is None:
+            return request, self.opened.plan(names, None, None, is_described=False).fragments
+        predicate = predicate_from_polars(expr, schema)
+        row_filter = pushed_down_filter(expr, self.schema)
         cost = FILTERED_BY_POLARS
-        if isinstance(predicate, IsIn) and self._can_use_polars():
+        if isinstance(predicate, IsIn) and self._can_use_polars:
             # No other condition limits the rows.
             cost = cost._replace(max_share=_MAX_READ_SHARE)
-        plan = self.opened.plan(names, row_filter, predicate, cost=cost)
-        frames = [
-            self._scan_whole(fragments) if is_whole else self._scan_kept_rows(plan, fragments)
-            for is_whole, fragments in itertools.groupby(plan.fragments, self._is_read_whole)
-        ]
-        return _concatenate(frames) if frames else self._scan_kept_rows(plan, ())
+        plan = self.opened.plan(names, row_filter, predicate, is_described=False, cost=cost)
+        request = replace(
+            request,
+            filter=row_filter,
+            predicate=plan.narrow_predicate,
+            is_predicate_exact=is_key_test(row_filter, predicate, schema),
+        )
+        if plan.narrow_lists:
+            narrow = narrow_filter(row_filter, plan.narrow_lists, schema)
+            request = replace(request, narrow_filter=narrow)
+        return request, plan.fragments
 
     def _is_read_whole(self, part: FragmentPlan) -> bool:
         """Return whether Polars itself should read all of a fragment."""
         if part.row_groups is not None:
             return False
         if part.rows is None:
-            return self._can_use_polars() or isinstance(self._source, TableSource)
+            return self._can_use_polars or isinstance(self._source, TableSource)
         if part.pages is None or len(part.rows) <= _MAX_READ_SHARE * part.pages.num_rows:
             return False
-        return self._can_use_polars()
+        return self._can_use_polars
 
-    def _scan_whole(self, fragments: Iterable[FragmentPlan]) -> pl.LazyFrame:
+    def _read_rows(
+        self, execution: Execution, parts: Iterable[FragmentPlan]
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the matching rows of fragments that our reader reads."""
+        for batch in execution.batches(parts):
+            yield to_frame(pa.Table.from_batches([batch]), self.schema)
+
+    def _read_whole(
+        self,
+        execution: Execution,
+        request: Request,
+        parts: tuple[FragmentPlan, ...],
+        expr: pl.Expr | None,
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the matching rows of whole fragments, which Polars reads if it can."""
+        import polars as pl
+
+        frame = self._scan(parts)
+        if request.limit is not None:
+            frame = frame.head(request.limit)
+        if expr is not None:
+            frame = frame.filter(expr)
+        num_rows = 0
+        try:
+            for batch in frame.select(request.columns).collect_batches():
+                yield batch
+                num_rows += batch.height
+            return
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            # Polars' reader refuses a file or its types, or the predicate fails at a row. Our
+            # reader reads the files, or says what is wrong.
+            if num_rows:
+                # The first rows of a file that was rewritten meanwhile may be others.
+                execution.require_unchanged(parts)
+        for batch in self._read_rows(execution, parts):
+            num_skipped = min(num_rows, batch.height)
+            num_rows -= num_skipped
+            yield batch.slice(num_skipped)
+
+    def _scan(self, parts: tuple[FragmentPlan, ...]) -> pl.LazyFrame:
+        """Return a query of Polars for all rows of fragments."""
+        import polars as pl
+
         if isinstance(self._source, TableSource):
             return self._table.lazy()
-        return _concatenate(
-            [
-                self._scan_files([part.fragment.path for part in parts], dict(constants))
-                for constants, parts in itertools.groupby(fragments, self._constants)
-            ]
-        )
+        frames = [
+            self._scan_files([part.fragment.path for part in group], dict(constants))
+            for constants, group in itertools.groupby(parts, self._constants)
+        ]
+        return frames[0] if len(frames) == 1 else pl.concat(frames)
 
     def _constants(self, part: FragmentPlan) -> list[tuple[str, Any]]:
         """Return the values of columns that are constant in a fragment, such as partitions."""
@@ -217,63 +268,19 @@ class _Query:
         ]
         return frame.with_columns(columns).select(schema.names())
 
-    def _scan_kept_rows(self, plan: ScanPlan, parts: Iterable[FragmentPlan]) -> pl.LazyFrame:
-        from polars.io.plugins import register_io_source
 
-        fragments = tuple(parts)
-        detail = "; ".join([*map(str, plan.indices), plan.fragments_text])
-        schema = self.schema
-
-        def read(
-            columns: list[str] | None,
-            predicate: pl.Expr | None,
-            limit: int | None,
-            batch_size: int | None,
-        ) -> Iterator[pl.DataFrame]:
-            names = schema.names() if columns is None else columns
-            request = self._request(plan, predicate)
-            request = replace(
-                request,
-                # A Polars frame without columns has no rows, so read at least one column.
-                columns=names or schema.names()[:1],
-                batch_size=batch_size or DEFAULT_BATCH_ROWS,
-            )
-            num_rows_to_emit = limit
-            for batch in Execution(self._source, request).batches(fragments):
-                frame = to_frame(pa.Table.from_batches([batch]), schema).select(names)
-                if num_rows_to_emit is not None:
-                    frame = frame.head(num_rows_to_emit)
-                    num_rows_to_emit -= frame.height
-                if frame.height:
-                    yield frame
-                if num_rows_to_emit == 0:
-                    return
-
-        return register_io_source(
-            read, schema=schema, explain_name="ZONEBLOOM", explain_detail=detail
-        )
-
-    def _request(self, plan: ScanPlan, pushed_expr: pl.Expr | None) -> Request:
-        """Return a request of the rows that match the filter of a plan and an expression."""
-        # The plan was made for rows that match all filters, so its filter may be applied even if
-        # Polars did not push a predicate down to here.
-        row_filter, predicate, schema = plan.filter, plan.predicate, self._source.schema
-        if pushed_expr is not None:
-            row_filter = pushed_down_filter(pushed_expr, self.schema)
-            predicate = predicate_from_polars(pushed_expr, schema)
-        request = Request(None, row_filter, predicate=plan.narrow_predicate)
-        if (
-            isinstance(predicate, IsIn)
-            and is_same_list(predicate, plan.predicate)
-            and is_key_test(row_filter, predicate, schema)
-        ):
-            return replace(request, is_predicate_exact=True)
-        if not plan.narrow_lists:
-            return request
-        return replace(request, narrow_filter=narrow_filter(row_filter, plan.narrow_lists, schema))
+def _first_rows(frames: Iterator[pl.DataFrame], limit: int) -> Iterator[pl.DataFrame]:
+    for frame in frames:
+        yield frame.head(limit)
+        limit -= frame.height
+        if limit <= 0:
+            return
 
 
-def _concatenate(frames: list[pl.LazyFrame]) -> pl.LazyFrame:
+def _with_columns(frame: pl.DataFrame, columns: list[str] | None) -> pl.DataFrame:
+    """Return the columns of a frame. A frame of no columns keeps its height."""
     import polars as pl
 
-    return frames[0] if len(frames) == 1 else pl.concat(frames)
+    if columns is None:
+        return frame
+    return frame.select(columns) if columns else pl.DataFrame(height=frame.height)

@@ -33,6 +33,7 @@ PARTS = (
     "foreign",
     "wide",
     "drift",
+    "queries",
 )
 
 

@@ -14,6 +14,7 @@ from trust import (
     kill,
     many,
     patches,
+    queries,
     rewrites,
     short,
     wide,
@@ -34,6 +35,7 @@ PARTS = [
     (patches, 2, {}),
     (rewrites, 2, {}),
     (foreign, 6, {"rounds": 2}),
+    (queries, 6, {}),
     (wide, 2, {"width": 400, "lookups": 16}),
     (drift, 8, {}),
 ]

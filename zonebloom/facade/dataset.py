@@ -1189,12 +1189,15 @@ class Dataset(pads.UnionDataset, Displayed):
     # Other libraries
 
     def to_polars(self) -> pl.LazyFrame:
-        """Return a Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.
+        """Return a Polars LazyFrame whose filters skip zones.
+
+        It has the rows, order and types of `to_table`. Each query looks at the files and chooses
+        the zones when it runs; `explain_plan` of a scanner with the same filter shows them.
 
         Raises
         ------
         MissingDependency
-            If Polars 2.0 or newer is not installed.
+            If Polars is not installed.
 
         Examples
         --------
