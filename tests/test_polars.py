@@ -541,6 +541,8 @@ ODD_FILES = {
         {"use_byte_stream_split": ["x"], "use_dictionary": False},
     ),
     "dates in milliseconds": (pa.array(MOMENTS, pa.timestamp("ms")).cast(pa.date64()), {}),
+    "zone +05:30": (pa.array(MOMENTS, pa.timestamp("us", "+05:30")), {}),
+    "nested zone +05:30": (pa.array([MOMENTS] * 50, pa.list_(pa.timestamp("us", "+05:30"))), {}),
     "binary after string": (pa.array([b"a", b"b"] * 25), {}),
 }
 
@@ -555,6 +557,10 @@ def test_what_a_table_has_is_in_a_lazy_frame(tmp_path, name, engine):
         pq.write_table(table, tmp_path / f"{number}.parquet", **options)
     ds = zb.dataset(tmp_path)
     table = ds.to_table()
+    if name.endswith("zone +05:30"):
+        in_utc = pa.timestamp("us", "UTC")
+        type_ = pa.list_(in_utc) if name.startswith("nested") else in_utc
+        table = table.set_column(1, "x", table["x"].cast(type_))
     expected = pl.DataFrame(table)
     for indexed in (False, True):
         if indexed:
@@ -568,6 +574,20 @@ def test_what_a_table_has_is_in_a_lazy_frame(tmp_path, name, engine):
             lambda f: f.select(pl.len()),
         ):
             check(query(ds.to_polars()), query(expected.lazy()), engine=engine)
+
+
+def test_a_filter_of_polars_compares_times_of_any_zone(tmp_path):
+    zone = dt.timezone(dt.timedelta(hours=5.5))
+    moments = [moment.replace(tzinfo=zone) for moment in MOMENTS]
+    table = pa.table({"id": range(50), "x": pa.array(moments, pa.timestamp("us", "+05:30"))})
+    pq.write_table(table, tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    for indexed in (False, True):
+        if indexed:
+            ds.create_scalar_index("x", number_of_items=10)
+        for key in (pl.col("x") == moments[7], pl.col("x").is_in([moments[7]])):
+            assert ds.to_table(filter=key)["id"].to_pylist() == [7]
+            assert ds.to_polars().filter(key).collect()["id"].to_list() == [7]
 
 
 def test_an_error_of_a_file_names_it(tmp_path):

@@ -25,6 +25,7 @@ from zonebloom.errors import MissingDependency, SchemaMismatch
 from zonebloom.index.key_search import FILTERED_BY_POLARS
 from zonebloom.predicates import IsIn
 from zonebloom.predicates.polars import (
+    has_types_of_polars,
     predicate_from_polars,
     pushed_down_filter,
     to_frame,
@@ -113,6 +114,7 @@ class _Reader:
             and source.type_agreement != "cast"
             and isinstance(source.filesystem, pafs.LocalFileSystem)
             and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
+            and has_types_of_polars(source.schema)
         )
 
     def read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
@@ -142,25 +142,66 @@ def _filter_row_numbers(frame: pl.DataFrame, expr: pl.Expr) -> np.ndarray:
     return rows.to_numpy().astype(np.int64, copy=False)
 
 
-def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
-    """Return a table as the frame that Polars would have read from a file.
+def has_types_of_polars(schema: pa.Schema) -> bool:
+    """Return whether Polars has the types of all columns."""
+    return all(_type_for_polars(field.type).equals(field.type) for field in schema)
 
-    Columns are cast to the types of the schema, if there is one.
+
+def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
+    """Return a table as a frame. Columns are cast to the types of the schema, if there is one.
+
+    Times of a zone that Polars does not have, such as +05:30, are in UTC.
     """
     import polars as pl
 
     for number, field in enumerate(table.schema):
-        if pa.types.is_decimal256(field.type):
-            # Polars stores decimals of up to 38 digits and does not import decimal256.
-            narrow_type = pa.decimal128(min(field.type.precision, 38), field.type.scale)
-            column = table.column(number).cast(narrow_type)
-            table = table.set_column(number, field.with_type(narrow_type), column)
+        type_ = _type_for_polars(field.type)
+        if not type_.equals(field.type):
+            column = table.column(number).cast(type_)
+            table = table.set_column(number, field.with_type(type_), column)
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     if schema is None:
         return frame
     casts = {name: schema[name] for name, dtype in frame.schema.items() if schema[name] != dtype}
     return frame.cast(casts) if casts else frame  # pyright: ignore[reportArgumentType]
+
+
+def _type_for_polars(type_: Any) -> pa.DataType:
+    """Return a type itself, or the nearest that Polars can import."""
+    if pa.types.is_decimal256(type_):
+        # Polars stores decimals of up to 38 digits.
+        return pa.decimal128(min(type_.precision, 38), type_.scale)
+    if pa.types.is_timestamp(type_):
+        return type_ if _is_zone_of_polars(type_.tz) else pa.timestamp(type_.unit, "UTC")
+    if not pa.types.is_nested(type_):
+        return type_
+    fields = [type_.field(number) for number in range(type_.num_fields)]
+    fields = [field.with_type(_type_for_polars(field.type)) for field in fields]
+    if pa.types.is_struct(type_):
+        return pa.struct(fields)
+    if pa.types.is_list(type_):
+        return pa.list_(fields[0])
+    if pa.types.is_large_list(type_):
+        return pa.large_list(fields[0])
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(fields[0], type_.list_size)
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_field, _type_for_polars(type_.item_type), type_.keys_sorted)
+    return type_
+
+
+@cache
+def _is_zone_of_polars(zone: str | None) -> bool:
+    import polars as pl
+
+    if zone is None:
+        return True
+    try:
+        pl.from_arrow(pa.array([], pa.timestamp("us", zone)))
+    except pl.exceptions.PolarsError:
+        return False
+    return True
 
 
 def _conjunction_terms(expr: pl.Expr, root: Any) -> Iterator[tuple[pl.Expr, Any]]:
