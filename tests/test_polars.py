@@ -7,6 +7,7 @@ import datetime as dt
 import operator
 import random
 import sys
+import uuid
 import warnings
 from decimal import Decimal
 from typing import Any
@@ -615,6 +616,31 @@ def test_partition_columns_have_the_types_of_a_table(tmp_path):
     theirs = pl.scan_parquet(str(tmp_path / "**" / "*.parquet"), hive_partitioning=True)
     for key in (pl.col("day") == day, pl.col("n") > 1):
         assert check(ds.to_polars().filter(key), theirs.filter(key)).height == 1
+
+
+@pytest.mark.parametrize("kind", [pa.uuid(), pa.binary(16)], ids=str)
+def test_the_text_of_a_uuid_is_not_compared_with_bytes(tmp_path, kind):
+    duckdb = pytest.importorskip("duckdb")
+    keys = [uuid.UUID(int=number) for number in range(20)]
+    table = pa.table({"u": pa.array([key.bytes for key in keys], kind), "id": range(20)})
+    pq.write_table(table, tmp_path / "0.parquet")
+    ds, text = zb.dataset(tmp_path), str(keys[7])
+    for indexed in (False, True):
+        if indexed:
+            ds.create_scalar_index("u", number_of_items=4)
+        for key in (pl.col("u") == text, pl.lit(text) == pl.col("u"), pl.col("u") != text):
+            with pytest.raises(FilterError, match=rf"give the bytes: uuid\.UUID\('{text}'\)"):
+                ds.to_table(filter=key)
+            with pytest.raises(FilterError, match="give the bytes"):
+                ds.to_polars().filter(key & (pl.col("id") >= 0)).collect()
+        assert ds.to_polars().filter(pl.col("u") == keys[7].bytes).collect()["id"].to_list() == [7]
+        query = f"FROM ds WHERE u = '{text}' OR u = '{keys[8]}'"
+        if kind == pa.uuid():
+            assert len(duckdb.sql(query).fetchall()) == 2
+        else:
+            with pytest.raises(duckdb.Error, match="give the bytes"):
+                duckdb.sql(query).fetchall()
+        assert len(duckdb.sql(f"FROM ds WHERE u = UUID '{text}'").fetchall()) == 1
 
 
 def test_enums_and_categories_of_polars_are_filtered(tmp_path):

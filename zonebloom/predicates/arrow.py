@@ -33,6 +33,7 @@ from zonebloom.predicates.expression import (
     expression_from_predicate,
     lookup_is_exact,
 )
+from zonebloom.predicates.sql_literals import refuse_uuid_text
 from zonebloom.predicates.text_requirements import like_tokens, require_call, require_like
 from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Unanswerable
@@ -219,6 +220,7 @@ class _ArrowTranslator:
             raise value
         if not isinstance(value, pa.Scalar):
             raise Unanswerable(ast.ONLY_LITERALS)
+        refuse_uuid_text(value, column.type)
         if not equal_is_exact(column.type, value.type):
             raise Unanswerable(f"comparing {column.type} with {value.type} may round")
         self._mixes_signs = self._mixes_signs or _differ_in_signedness(column.type, value.type)
@@ -242,6 +244,7 @@ class _ArrowTranslator:
         values = values.drop_null()
         if len(values):
             _check_operand_time_zones(column, values[0])
+            refuse_uuid_text(values[0], column.type)
             if not lookup_is_exact(column.type, values):
                 raise Unanswerable(f"looking {column.type} up in a set of {values.type} may round")
             self._mixes_signs = self._mixes_signs or _differ_in_signedness(column.type, values.type)

@@ -53,6 +53,8 @@ def _predicate_from_tree(expr: pl.Expr, root: Any, schema: pa.Schema) -> ast.Pre
         return ast.Unknown(polars_text(expr), "Polars before 2.0 rounds before it compares")
     try:
         return polars_expression.predicate_from_polars_json(root, schema)
+    except FilterError:
+        raise
     except Exception as error:  # noqa: BLE001 - an unknown format must not make the scan fail
         reason = f"the expression cannot be parsed ({type(error).__name__}: {error})"
         return ast.Unknown(polars_text(expr), reason)

@@ -36,13 +36,16 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import decode_dictionary
+from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.message_pack import unpack
+from zonebloom.predicates.sql_literals import refuse_uuid_text
 from zonebloom.predicates.text_requirements import Piece, require_call, require_pieces
 from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
 from zonebloom.values.normal_types import (
+    comparable_type,
     decoded_type,
     is_opaque_extension,
     with_64_bit_offsets,
@@ -170,6 +173,8 @@ def _translate_condition(node: Any, schema: pa.Schema) -> ast.Predicate:
         if pt.is_boolean(meaning.type) or pt.is_null(meaning.type):
             return ast.Constant(meaning.as_py())
         raise Unanswerable("the literal is not a condition")
+    except FilterError:
+        raise
     except Exception as error:  # noqa: BLE001 - the format of this part is not as expected
         reason = (
             str(error)
@@ -344,6 +349,7 @@ def _translate_comparison(left: Any, operator: str, right: Any) -> ast.Predicate
         left, right, operator = right, left, ast.FLIPPED_OPERATORS.get(operator, operator)
     if not isinstance(left, _PolarsColumn) or not isinstance(right, pa.Scalar):
         raise Unanswerable(ast.ONLY_LITERALS)
+    refuse_uuid_text(right, comparable_type(left.stored))
     if operator in ("!=", "NOT <=>"):
         return ast.negation(_translate_comparison(left, "=" if operator == "!=" else "<=>", right))
     if not right.is_valid:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import array_of
+from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
 from zonebloom.values.normal_types import decoded_type
@@ -191,6 +192,21 @@ def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
     except ValueError:
         return False
     return True
+
+
+def refuse_uuid_text(value: pa.Scalar, column: pa.DataType) -> None:
+    """Raise `FilterError` if a value is the text of a UUID, and the column has bytes of UUIDs.
+
+    Polars and DuckDB turn such a text into its bytes, which equal no value of the column.
+    """
+    text = value.as_py() if family(value.type) in ("text", "bytes") else None
+    if isinstance(text, bytes):
+        text = text.decode("ascii", errors="replace")
+    if text is not None and is_uuid_for_binary_column(text, column):
+        raise FilterError(
+            f"a column of 16 bytes is compared with the text of a UUID; give the bytes: "
+            f"uuid.UUID({text!r}).bytes in Python, UUID {text!r} in SQL"
+        )
 
 
 def parse_number(text: str) -> Literal:
