@@ -180,6 +180,10 @@ def _nodes(plan):
 
 def files_read(frame):
     """Return the metrics of each scan of a frame that ran, without scans that were not needed."""
+    return sorted(node.metrics().apply("numFiles").value() for node in scan_nodes(frame))
+
+
+def scan_nodes(frame):
+    """Return the nodes of the physical plan of a frame that scan Parquet files."""
     plan = frame._jdf.queryExecution().executedPlan()
-    scans = [node for node in _nodes(plan) if node.nodeName().startswith("Scan parquet")]
-    return sorted(scan.metrics().apply("numFiles").value() for scan in scans)
+    return [node for node in _nodes(plan) if node.nodeName().startswith("Scan parquet")]

@@ -174,6 +174,21 @@ def test_keys_of_the_small_side_choose_files(spark, lake, enabled, text):
     assert 1 <= files <= 2
 
 
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_keys_choose_files_and_are_not_pushed_into_parquet(spark, lake, enabled, adaptive):
+    part = "SELECT /*+ MERGE(f, l) */ f.row FROM fact f JOIN {} l ON f.id = l.id"
+    # Both scans of the table have the same filters, but other keys.
+    text = part.format("listed") + " UNION ALL " + part.format("(SELECT id + 1000 AS id FROM dim)")
+    check(spark, text)
+    with spark_data.settings(spark, **{AQE: adaptive}):
+        frame = spark.sql(text)
+        frame.collect()
+        assert sorted(files_of(frame)) == [2, 2]
+        nodes = spark_data.scan_nodes(frame)
+    pushed = [node.metadata().apply("PushedFilters") for node in nodes]
+    assert "[IsNotNull(id)]" in pushed and not any("In(" in filters for filters in pushed)
+
+
 WHOLE = {
     "outer, large side preserved": "SELECT * FROM fact LEFT JOIN dim USING (id)",
     "full outer": "SELECT * FROM fact FULL JOIN dim USING (id)",

@@ -10,6 +10,7 @@ import gc
 import io
 import os
 import random
+import re
 import shutil
 import tempfile
 import threading
@@ -251,7 +252,7 @@ def test_explain_says_what_is_read_and_why_not_fewer(spark, tmp_path):
         with enabled(spark) if switched else nullcontext():
             frame = spark.read.parquet(path) if switched else lake
             text = explained(frame.where("id IN (450, 2000)"))
-            assert "FileScan parquet (zonebloom: 2 of 6 files by id_idx) [id#" in text
+            assert "FileScan parquet (zonebloom: 2 of 6 files by id_idx)[id#" in text
             assert "Location: IndexedFiles(1 paths)" in text
             text = explained(frame.where("id = 450 AND odd = 0"), "formatted")
             assert "Scan parquet (zonebloom: 1 of 6 files by id_idx; not answered by" in text
@@ -266,6 +267,28 @@ def test_explain_says_what_is_read_and_why_not_fewer(spark, tmp_path):
     with pytest.warns(StaleIndexWarning):
         text = explained(frame)
     assert "(zonebloom: 2 of 7 files by id_idx; not indexed, so kept: new.parquet)" in text
+
+
+def test_struct_fields_are_pushed_into_parquet_as_without_an_index(spark, tmp_path):
+    path = write(tmp_path / "t")
+    spark.sql(f"CREATE TABLE nested_keys USING parquet LOCATION '{path}'")
+
+    def pushed():
+        frames = spark.read.parquet(path), spark.table("nested_keys")
+        texts = [explained(frame.where("st.a = 450 AND id < 900")) for frame in frames]
+        return [re.search(r"PushedFilters: \[[^]]*\]", text)[0] for text in texts], texts
+
+    try:
+        with setting(spark, "spark.sql.parquet.filterPushdown", "true"):
+            expected, _ = pushed()
+            assert all("EqualTo(st.a,450)" in filters for filters in expected)
+            with enabled(spark):
+                filters, texts = pushed()
+        assert filters == expected
+        assert "FileScan parquet (zonebloom: " in texts[0]
+        assert "nested_keys (zonebloom: " in texts[1]
+    finally:
+        spark.sql("DROP TABLE nested_keys")
 
 
 def test_a_planned_frame_asks_the_index_again_when_it_runs(spark, tmp_path):

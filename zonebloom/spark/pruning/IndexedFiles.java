@@ -13,6 +13,7 @@ import java.util.function.Consumer;
 import org.apache.commons.codec.binary.Hex;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -50,6 +51,8 @@ public final class IndexedFiles implements FileIndex {
   // The filters of the scan that withFilters() was called for, or null.
   private Seq scanPartitionFilters = null;
   private Seq scanDataFilters = null;
+  // Filters by the keys of joins. They choose files, and Spark gives them to no Parquet reader.
+  private Seq keyFilters = JoinKey.noFilters();
   private volatile long scanBytes = -1;
   // False until all nodes of the rewritten plan hold this file index. See equals().
   private boolean isRewriteDone = false;
@@ -65,11 +68,22 @@ public final class IndexedFiles implements FileIndex {
     this.cachedScans = cachedScans;
   }
 
-  /** Return a copy for one leaf of a physical plan, so that each leaf keeps its own last result. */
-  IndexedFiles copyForLeaf() {
+  /**
+   * Return a copy for one leaf of a physical plan, so that each leaf keeps its own last result. Its
+   * files are chosen by these keys of joins too.
+   */
+  IndexedFiles copyForLeaf(Seq keyFilters) {
     IndexedFiles files = new IndexedFiles(inner, chooser, session, cachedScans);
+    files.keyFilters = keyFilters;
     files.finishRewrite();
     return files;
+  }
+
+  /** Return the data filters of a scan with those by the keys of joins. */
+  Seq withKeyFilters(Seq dataFilters) {
+    List filters = new ArrayList(JavaConverters.seqAsJavaList(dataFilters));
+    filters.addAll(JavaConverters.seqAsJavaList(keyFilters));
+    return JavaConverters.asScalaBuffer(filters).toSeq();
   }
 
   /** Return a copy for a scan with these filters, whose size is that of the files it reads. */
@@ -101,6 +115,7 @@ public final class IndexedFiles implements FileIndex {
   }
 
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
+    dataFilters = withKeyFilters(dataFilters);
     if (dataFilters.isEmpty()) return inner.listFiles(partitionFilters, dataFilters);
     return scan(partitionFilters, dataFilters).directories();
   }
@@ -148,13 +163,19 @@ public final class IndexedFiles implements FileIndex {
    * Return true for Spark's own index of the same files, because a scan of either returns the same
    * rows. Spark compares relations to refuse an overwrite of a table that is read, to drop cached
    * frames and to reuse exchanges. While a plan is rewritten old and new must differ, because
-   * TreeNode.withNewChildren keeps the old children if the new ones are equal.
+   * TreeNode.withNewChildren keeps the old children if the new ones are equal. Leaves of physical
+   * plans whose files were chosen by other keys of joins differ too.
    */
   public boolean equals(Object other) {
     if (this == other) return true;
-    if (!(other instanceof IndexedFiles)) return isRewriteDone && inner.equals(other);
+    if (!(other instanceof IndexedFiles)) {
+      return isRewriteDone && keyFilters.isEmpty() && inner.equals(other);
+    }
     IndexedFiles files = (IndexedFiles) other;
-    return isRewriteDone && files.isRewriteDone && inner.equals(files.inner);
+    return isRewriteDone
+        && files.isRewriteDone
+        && inner.equals(files.inner)
+        && JoinKey.texts(keyFilters).equals(JoinKey.texts(files.keyFilters));
   }
 
   public int hashCode() { return inner.hashCode(); }
@@ -277,7 +298,7 @@ public final class Scan {
   /** Return the text that explain() shows behind the name of the scan. */
   String summary() {
     try {
-      return " (" + JSON.readTree(result()).get("summary").asText() + ")";
+      return "(" + JSON.readTree(result()).get("summary").asText() + ")";
     } catch (Exception error) {
       return "";
     }
@@ -630,11 +651,15 @@ public final class Plans {
     if (!(node instanceof FileSourceScanExec)) return null;
     FileSourceScanExec scan = (FileSourceScanExec) node;
     FileIndex files = scan.relation().location();
-    if (files instanceof IndexedFiles) files = ((IndexedFiles) files).inner;
-    else if (!RelationIndexer.isParquet(scan.relation())) return null;
-    Seq directories =
-        files.listFiles(withoutSubqueries(scan.partitionFilters()), scan.dataFilters());
-    return new Scan(session(scan.relation()), files, directories, scan.dataFilters());
+    Seq filters = scan.dataFilters();
+    if (files instanceof IndexedFiles) {
+      filters = ((IndexedFiles) files).withKeyFilters(filters);
+      files = ((IndexedFiles) files).inner;
+    } else if (!RelationIndexer.isParquet(scan.relation())) {
+      return null;
+    }
+    Seq directories = files.listFiles(withoutSubqueries(scan.partitionFilters()), filters);
+    return new Scan(session(scan.relation()), files, directories, filters);
   }
 
   /** Return the last result for a leaf of a physical plan, or null if no index was asked. */
@@ -665,29 +690,36 @@ public final class Plans {
   }
 
   /**
-   * Return a copy of a node with another relation, its first field. The number of its other fields
-   * differs between versions of Spark.
+   * Return a copy of a node with new fields in place of old ones. If a node has an old field twice,
+   * the last one is replaced. The number of fields of a node differs between versions of Spark.
    */
-  static TreeNode withRelation(HadoopFsRelation relation, TreeNode node) {
+  static TreeNode withFields(TreeNode node, Object[] oldFields, Object[] newFields) {
     Object[] fields = new Object[node.productArity()];
-    for (int i = 1; i < fields.length; i++) fields[i] = node.productElement(i);
-    fields[0] = relation;
+    for (int i = 0; i < fields.length; i++) fields[i] = node.productElement(i);
+    for (int number = 0; number < oldFields.length; number++) {
+      int i = fields.length - 1;
+      while (fields[i] != oldFields[number]) i--;
+      fields[i] = newFields[number];
+    }
     return node.makeCopy(fields);
+  }
+
+  /** Return a relation with another file index. */
+  static HadoopFsRelation withFiles(FileIndex files, HadoopFsRelation relation) {
+    return relation.copy(
+        files,
+        relation.partitionSchema(),
+        relation.dataSchema(),
+        relation.bucketSpec(),
+        relation.fileFormat(),
+        relation.options(),
+        relation.sparkSession());
   }
 
   /** Return a copy of a node of a file relation with another file index. */
   static TreeNode withFiles(FileIndex files, LogicalRelation node) {
     HadoopFsRelation relation = (HadoopFsRelation) node.relation();
-    HadoopFsRelation copy =
-        relation.copy(
-            files,
-            relation.partitionSchema(),
-            relation.dataSchema(),
-            relation.bucketSpec(),
-            relation.fileFormat(),
-            relation.options(),
-            relation.sparkSession());
-    return withRelation(copy, node);
+    return withFields(node, new Object[] {relation}, new Object[] {withFiles(files, relation)});
   }
 }
 
@@ -814,40 +846,38 @@ public final class DescribedScanStrategy extends SparkStrategy {
   }
 }
 
-/** A plan transformation that adds the chosen files to the name of each indexed scan. */
+/**
+ * A plan transformation that adds the chosen files to the name of each indexed scan, and leaves
+ * filters by the keys of joins to its file index.
+ */
 final class ScanDescriber extends NodeChange {
   Object replacement(Object plan) {
     if (!(plan instanceof FileSourceScanExec)) return null;
     FileSourceScanExec scan = (FileSourceScanExec) plan;
+    if (!(scan.relation().location() instanceof IndexedFiles)) return null;
     Seq filters = Plans.withoutSubqueries(scan.dataFilters());
-    if (!(scan.relation().location() instanceof IndexedFiles) || filters.isEmpty()) return null;
-    IndexedFiles files = ((IndexedFiles) scan.relation().location()).copyForLeaf();
+    if (filters.isEmpty()) return null;
+    Seq keyFilters = JoinKey.select(filters, true);
+    IndexedFiles files = ((IndexedFiles) scan.relation().location()).copyForLeaf(keyFilters);
     Seq partitionFilters = Plans.withoutSubqueries(scan.partitionFilters());
     String summary = files.scan(partitionFilters, filters).summary();
-    return Plans.withRelation(new DescribedRelation(scan.relation(), files, summary), scan);
-  }
-}
-
-/** A relation whose name, as explain() shows it, ends with a summary of the files that are read. */
-final class DescribedRelation extends HadoopFsRelation {
-  private final String summary;
-
-  DescribedRelation(HadoopFsRelation relation, IndexedFiles files, String summary) {
-    super(
-        files,
-        relation.partitionSchema(),
-        relation.dataSchema(),
-        relation.bucketSpec(),
-        relation.fileFormat(),
-        relation.options(),
-        relation.sparkSession());
-    this.summary = summary;
+    if (summary.isEmpty()) return null;
+    // The relation keeps its name: Spark pushes filters of struct fields only into relations whose
+    // text is that of a format which it knows.
+    return Plans.withFields(
+        scan,
+        new Object[] {scan.relation(), scan.dataFilters(), scan.tableIdentifier()},
+        new Object[] {
+          Plans.withFiles(files, scan.relation()),
+          keyFilters.isEmpty() ? scan.dataFilters() : JoinKey.select(scan.dataFilters(), false),
+          scala.Option.apply(described(scan.tableIdentifier(), summary))
+        });
   }
 
-  public String toString() { return super.toString() + summary; }
-
-  // A described relation must differ from a plain one: Spark keeps the old node if both are equal.
-  public boolean canEqual(Object other) { return other instanceof DescribedRelation; }
-  public boolean equals(Object other) { return canEqual(other) && super.equals(other); }
-  public int hashCode() { return super.hashCode(); }
+  /** Return the name of a table with a summary behind it, or only the summary. */
+  private static TableIdentifier described(scala.Option table, String summary) {
+    if (table.isEmpty()) return new TableIdentifier(summary, scala.None$.MODULE$, scala.None$.MODULE$);
+    TableIdentifier name = (TableIdentifier) table.get();
+    return new TableIdentifier(name.table() + " " + summary, name.database(), name.catalog());
+  }
 }

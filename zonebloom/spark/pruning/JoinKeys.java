@@ -471,6 +471,8 @@ final class JoinKey {
   // rebase times.
   private static final int FIRST_DAY = -141427;
   private static final long FIRST_MICROSECOND = -2208988800000000L;
+  // Marks the filters by keys. Spark copies tags when it copies a filter.
+  private static final TreeNodeTag IS_KEYS = new TreeNodeTag("zonebloom.keys");
   // The expression of the large side, without the cast that widens an integer.
   private final Expression largeKey;
   private final Expression smallKey;
@@ -600,7 +602,31 @@ final class JoinKey {
       Object value = key == null ? null : valueInFiles(key);
       if (value != null) keys.add(value);
     }
-    return new InSet(largeKey, PushDown.scalaSet(keys));
+    InSet filter = new InSet(largeKey, PushDown.scalaSet(keys));
+    filter.setTagValue(IS_KEYS, true);
+    return filter;
+  }
+
+  static Seq noFilters() { return JavaConverters.asScalaBuffer(new ArrayList()).toSeq(); }
+
+  /** Return the filters by keys of joins, or the others. */
+  static Seq select(Seq filters, boolean isByKeys) {
+    List selected = new ArrayList();
+    for (Object filter : JavaConverters.seqAsJavaList(filters)) {
+      boolean hasTag = ((Expression) filter).getTagValue(IS_KEYS).isDefined();
+      if ((hasTag && filter instanceof InSet) == isByKeys) selected.add(filter);
+    }
+    return JavaConverters.asScalaBuffer(selected).toSeq();
+  }
+
+  /** Return the columns and keys of such filters, without the ids that plans give to columns. */
+  static List texts(Seq keyFilters) {
+    List texts = new ArrayList();
+    for (Object filter : JavaConverters.seqAsJavaList(keyFilters)) {
+      texts.add(((InSet) filter).child().sql());
+      texts.add(((InSet) filter).hset());
+    }
+    return texts;
   }
 
   /**
