@@ -29,12 +29,15 @@ from zonebloom.errors import (
     HiddenColumnsWarning,
     SchemaMismatch,
     UnknownIndexKind,
+    UnsupportedType,
 )
 from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
 from zonebloom.index.kinds import index_kind, kind_of, layout_of
 from zonebloom.index.row_keys.rules import rule_of
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
+from zonebloom.sources.int96 import int96_leaves
+from zonebloom.sources.source import Source
 
 # Bytes of data below which this process trains alone, because sending tasks elsewhere takes longer.
 # With two cores, a warm Spark session took 3 to 6 times as long for 0.1 to 0.8 GB.
@@ -154,8 +157,11 @@ class Builder:
     ) -> Version:
         """Index all fragments in one pass, and commit all indices at once.
 
-        Without ``train``, the indices cover no fragment until a refresh indexes them.
+        Without ``train``, the indices cover no fragment until a refresh indexes them. Raise
+        `UnsupportedType` if an engine would build an index that it cannot use.
         """
+        if engine is not None:
+            _refuse_int96(specs, self._source, engine)
         base, coverage = self._current_coverage()
         names = [spec.name for spec in specs]
 
@@ -476,6 +482,23 @@ class Builder:
         ]
         ids = list(dict.fromkeys([*ids, *(fragment.fragment_id for fragment in work.unindexed)]))
         return merge_parts(self._catalog, segment, work.spec.global_size, parts, ids, before)
+
+
+def _refuse_int96(specs: Sequence[IndexSpec], source: Source, engine: Engine) -> None:
+    """Refuse columns whose values the engine shows otherwise than they are indexed.
+
+    INT96 is indexed in nanoseconds, which overflow before 1677 and after 2262 and have digits that
+    Spark cuts off.
+    """
+    leaves = int96_leaves(source)
+    for column in (column for spec in specs for column in spec.columns):
+        if column.name in leaves:
+            raise UnsupportedType(
+                f"column {column.name!r} is stored as INT96, so queries of {engine.name} could "
+                "not use an index of it; set spark.sql.parquet.outputTimestampType to "
+                "TIMESTAMP_MICROS and write the files again, or call create_scalar_index with "
+                "spark=False for an index that only Python uses"
+            )
 
 
 def _warn_of_hidden_columns(columns: Mapping[str, str]) -> None:

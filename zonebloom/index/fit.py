@@ -49,12 +49,16 @@ def indexed_columns(entry: IndexEntry, source: Source) -> tuple[Column, ...]:
     """
     misfit = find_misfit(entry, source)
     leaf = find_leaf_type(source.schema, entry.column)
+    has_type_of_first = source.type_agreement == "first" and len(source.fragments) > 1
     if misfit is None:
         paths = entry.column, *rule_of(entry.rule).other_columns
         types = [find_leaf_type(source.schema, path) for path in paths]
         columns = zip(paths, types, strict=True)
         return tuple(Column(path, type_) for path, type_ in columns if type_ is not None)
     advice = f"call drop_index({entry.name!r})"
+    if leaf is None and has_type_of_first:
+        first = source.fragments[0].path
+        advice = f'if only {first} lacks it, open the dataset with schema="union"; or {advice}'
     if leaf is not None:
         column = ".".join(entry.column)
         rebuild = f"create_scalar_index({column!r}, name={entry.name!r})"

@@ -20,7 +20,8 @@ from zonebloom.predicates.spark import SparkComparer
 from zonebloom.predicates.spark_compare import literal_from_python
 from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import matching_names
-from zonebloom.values.literal import Literal, Unanswerable, round_to_float
+from zonebloom.values.literal import Literal, Unanswerable, round_to_float, stored_bytes
+from zonebloom.values.normal_types import hashed_type
 
 # A condition or operand in the JSON that the JVM sends.
 CatalystNode = Mapping[str, Any]
@@ -46,6 +47,15 @@ _PARTS = frozenset({"key", "field", "lower"})
 _EPOCH_DATETIME = datetime.datetime(1970, 1, 1)
 _HARMLESS_METADATA_KEYS = {"comment", "CURRENT_DEFAULT"}
 _CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+_INTEGER_NAMES = ("tinyint", "smallint", "int", "bigint")
+# Spark shows several stored types as one of these types. This one holds all of its values.
+_WIDEST_TYPES = {
+    **dict(zip(_INTEGER_NAMES, (pa.int8(), pa.int16(), pa.int32(), pa.int64()), strict=True)),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+}
 _ONLY_LITERALS_REASON = "an index answers only comparisons of a column with a literal"
 
 
@@ -127,10 +137,11 @@ class CatalystTranslator:
             if "values" in operands[0]:
                 operands, operator = operands[::-1], ast.FLIPPED_OPERATORS[operator]
             path, type_ = self._resolve_column(operands[0])
-            return self._comparer.compare(path, operator, *_parse_literals(operands[1], type_))
+            literals = self._column_literals(operands[1], path, type_)
+            return self._comparer.compare(path, operator, *literals)
         if kind in ("In", "InSet"):
             path, type_ = self._resolve_column(operands[0])
-            return self._comparer.is_in(path, _parse_literals(operands[1], type_))
+            return self._comparer.is_in(path, self._column_literals(operands[1], path, type_))
         if kind == "Literal" and operands[0]["type"] in ("boolean", "void"):
             (value,) = operands[0]["values"]
             return ast.Constant(None if value is None else value == "true")
@@ -159,9 +170,32 @@ class CatalystTranslator:
         if self._is_case_sensitive and path != names:
             raise Unanswerable(f"there is not exactly one column {ast.column_text(names)}")
         arrow = self._comparer.column_type(path)
-        if not is_part and type_ != self._name_of(arrow):
+        if not is_part and not _is_shown_as(self._name_of(arrow), type_):
             raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, but it is {arrow}")
         return path, type_
+
+    def _column_literals(
+        self, node: CatalystNode, path: ast.ColumnPath, type_: str
+    ) -> list[Literal]:
+        """Return the literals that a column is compared with.
+
+        Raise `Unanswerable` if the indexed type does not hold one of them: files that are not
+        indexed may store a wider type.
+        """
+        arrow = hashed_type(self._comparer.column_type(path))
+        literals = _parse_literals(node, type_)
+        if arrow != _WIDEST_TYPES.get(type_, arrow):
+            for literal in literals:
+                if literal.kind != "null" and not stored_bytes(literal, arrow):
+                    raise Unanswerable(f"other files than those of {arrow} may hold the value")
+        return literals
+
+
+def _is_shown_as(name: str | None, type_: str) -> bool:
+    """Return whether Spark shows a type of a name as a type, or widens its integers to it."""
+    if name in _INTEGER_NAMES and type_ in _INTEGER_NAMES:
+        return _INTEGER_NAMES.index(name) <= _INTEGER_NAMES.index(type_)
+    return name == type_
 
 
 def opaque_reason(text: str) -> str | None:

@@ -33,6 +33,7 @@ from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.key_candidates import key_terms, keys_predicate
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.tasks import ScanTask, split_into_partitions
+from zonebloom.sources.int96 import int96_leaves
 from zonebloom.sources.source import Source
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import RebaseCheck
@@ -150,7 +151,8 @@ class Load:
     def __init__(
         self, options: Options, spark: Any = NO_SETTINGS, encryption: Encryption | None = None
     ):
-        opened = open_dataset(options.source, spark, options.index_dir, encryption)
+        columns = options.columns or ()
+        opened = open_dataset(options.source, spark, options.index_dir, encryption, columns)
         names = opened.schema.names
         if len(set(names)) < len(names):
             raise SourceError("several columns have the same name; rename them first")
@@ -298,7 +300,8 @@ class SparkFiles:
                 types[name] = kind
             elif texts and (all(map(_NUMBER.fullmatch, texts)) or all(map(_is_time, texts))):
                 other_types.add(name)
-        instants = _int96_columns(source)
+        names = source.schema.names
+        instants = tuple(leaf for leaf in int96_leaves(source) if leaf in names)
         if instants:
             types |= dict.fromkeys(instants, st.TimestampType())
             kind = pa.timestamp("us")
@@ -314,21 +317,6 @@ class SparkFiles:
         """Return the reader that tasks use to read columns of the files."""
         source = replace(self.dataset.opened.source, fragments=())
         return TaskReader(source, columns, row_filter, self.rebase, self.ignores_case)
-
-
-def _int96_columns(source: Source) -> tuple[str, ...]:
-    candidate_types = {pa.timestamp("ns")}.intersection(source.schema.types)
-    if not source.is_parquet or not candidate_types:
-        return ()
-    first_file: Any = source.open(source.fragments[0], source.filesystem)
-    parquet_schema = first_file.metadata.schema
-    return tuple(
-        leaf.path
-        for leaf in map(parquet_schema.column, range(len(parquet_schema)))
-        if leaf.physical_type == "INT96"
-        and leaf.max_repetition_level == 0
-        and leaf.path in source.schema.names
-    )
 
 
 def _partition_type(texts: Sequence[str]) -> st.DataType | None:

@@ -171,7 +171,9 @@ class IndexManager:
             Nothing is left behind then.
         """
         arguments.require_instance(config, BFIndexConfig, "config")
-        ds, path = open_managed_source(df, index_dir, self._spark, self._encryption)
+        ds, path = open_managed_source(
+            df, index_dir, self._spark, self._encryption, config.columns
+        )
         ds.opened = ds.opened.in_writable_folder()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         size = size_global_filter(ds.opened, config.expected_num_items, config.fpp)

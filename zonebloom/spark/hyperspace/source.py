@@ -27,8 +27,12 @@ def open_managed_source(
     index_dir: str | None,
     spark: Any,
     encryption: Encryption | None,
+    columns: Sequence[str] = (),
 ) -> tuple[Dataset, str]:
-    """Open the files of a DataFrame or a path as a dataset. Return it with a path to reopen it."""
+    """Open the files of a DataFrame or a path as a dataset with some columns.
+
+    Return it with a path to reopen it.
+    """
     if isinstance(source, str | os.PathLike):
         path = plain_path(absolute_path(os.fspath(source)))
         # In Azure's URIs the text before @ is a container and no password.
@@ -38,7 +42,7 @@ def open_managed_source(
                 f"{path} contains credentials, which would be stored in the record; set "
                 "fs.s3a.access.key and the like in the session"
             )
-        return open_dataset(path, spark, index_dir, encryption), path
+        return open_dataset(path, spark, index_dir, encryption, columns), path
     roots = _root_paths(source)
     files = {plain_path(file, encoded=True) for file in input_files(source)}
     if not files:
@@ -46,7 +50,7 @@ def open_managed_source(
     dataset_text = ""
     folders = roots if len(roots) == 1 else list({posixpath.dirname(file) for file in files})
     if len(folders) == 1:
-        ds = open_dataset(folders[0], spark, index_dir, encryption)
+        ds = open_dataset(folders[0], spark, index_dir, encryption, columns)
         if set(map(_path_in_filesystem, ds.files)) == set(map(_path_in_filesystem, files)):
             return ds, folders[0]
         dataset_text = f" of the {len(ds.files):,} in {folders[0]}"

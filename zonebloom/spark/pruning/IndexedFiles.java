@@ -320,17 +320,22 @@ public final class Scan {
   }
 
   /**
-   * Return, as JSON, the root paths, the partition columns and the filters of the scan. A row must
-   * pass all filters.
+   * Return, as JSON, the root paths, the partition columns, the filters of the scan and the types of
+   * their columns. A row must pass all filters.
    */
   public String request() {
     List roots = new ArrayList();
     for (Object root : JavaConverters.seqAsJavaList(index.rootPaths())) roots.add(root.toString());
     List terms = new ArrayList();
+    Map types = new LinkedHashMap();
     for (Object term : JavaConverters.seqAsJavaList(filters)) {
       terms.add(Filters.condition((Expression) term));
+      for (Object column : JavaConverters.seqAsJavaList(((Expression) term).references().toSeq())) {
+        types.put(((Attribute) column).name(), ((Attribute) column).dataType().json());
+      }
     }
     Map request = new HashMap();
+    request.put("types", types);
     request.put("roots", roots);
     request.put("partition_columns", index.partitionSchema().fieldNames());
     // Spark finds columns in files by the setting of the relation's session. SQLConf.get() would

@@ -5,8 +5,8 @@ A file can be skipped only if it is unchanged since it was indexed and since Spa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -33,6 +33,7 @@ from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
+from zonebloom.spark.pruning.stored_schema import stored_schema
 from zonebloom.storage.file_states import look_at_files
 from zonebloom.storage.files import is_local
 
@@ -70,8 +71,23 @@ class _ListingCheck:
         self.numbers = files.numbers[coverage.positions[is_same]]
         num_changed = int(coverage.is_known.sum() - is_same.sum())
         self.notes = tuple(_notes_on_kept_files(coverage.unknown_fragments, num_changed))
-        # Ids of files that may spell a column name in another case, by column.
-        self.ids_with_other_case: dict[tuple[str, ...], list[int]] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class _TypedSnapshot:
+    """The snapshot of a check whose schema has columns of given Spark types."""
+
+    check: _ListingCheck
+    column_types: Mapping[str, str]
+    snapshot: Snapshot
+    _ids_with_other_case: dict[tuple[str, ...], list[int]] = field(default_factory=dict)
+
+    def ids_with_other_case(self, column: tuple[str, ...]) -> list[int]:
+        """Return the ids of files that may spell a column name in another case."""
+        if column not in self._ids_with_other_case:
+            files = files_with_other_case(self.snapshot, column)
+            self._ids_with_other_case[column] = [file.fragment_id for file, _ in files]
+        return self._ids_with_other_case[column]
 
 
 class CatalogFiles:
@@ -82,19 +98,15 @@ class CatalogFiles:
     ):
         self._files = files
         self._known_files = known_files
-        # The first file by path gives the schema, as for a dataset of the folder.
+        # Files may have other columns and types than the table, so no file gives the schema.
         first = source_of_files([known_files.paths[0].as_py()], filesystem=catalog.filesystem)
         fragments = LazySequence(len(files), known_files.fragments)
         self._source = _ListedSource(
-            first.schema,
-            first.file_format,
-            first.filesystem,
-            first.root,
-            fragments,
-            type_agreement=first.type_agreement,
+            pa.schema([]), first.file_format, first.filesystem, first.root, fragments
         )
         self._opened = OpenedDataset(self._source, catalog, version)
         self._last_check: _ListingCheck | None = None
+        self._last_snapshot: _TypedSnapshot | None = None
 
     def has_index_on(self, columns: frozenset[str]) -> bool:
         """Return whether there is an index on one of the columns, given in lower case."""
@@ -103,9 +115,10 @@ class CatalogFiles:
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which of these files hold no row that passes the filters of a scan."""
-        predicate = without_rebased_literals(scan.predicate(self._source.schema))
         check = self._check()
-        search = self._opened.search_snapshot(check.snapshot, predicate)
+        typed = self._typed_snapshot(check, scan.column_types)
+        predicate = without_rebased_literals(scan.predicate(typed.snapshot.source.schema))
+        search = self._opened.search_snapshot(typed.snapshot, predicate)
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
         # A file that no index of a column covers may store it in a wider type.
@@ -114,7 +127,7 @@ class CatalogFiles:
             candidate_ids.append(np.array([file.fragment_id for file in files], np.int64))
         for view in search.used_views.values() if scan.ignores_case else ():
             for column in view.index.columns:
-                ids = self._ids_with_other_case(check, column)
+                ids = typed.ids_with_other_case(column)
                 candidate_ids.append(np.array(ids, np.int64))
         is_kept = np.isin(check.ids, np.concatenate(candidate_ids))
         notes = [
@@ -154,11 +167,24 @@ class CatalogFiles:
         self._last_check = check
         return check
 
-    def _ids_with_other_case(self, check: _ListingCheck, column: tuple[str, ...]) -> list[int]:
-        if column not in check.ids_with_other_case:
-            files = files_with_other_case(check.snapshot, column)
-            check.ids_with_other_case[column] = [file.fragment_id for file, _ in files]
-        return check.ids_with_other_case[column]
+    def _typed_snapshot(
+        self, check: _ListingCheck, column_types: Mapping[str, str]
+    ) -> _TypedSnapshot:
+        """Return the snapshot of a check with the types that Spark gives to some columns.
+
+        It is the same object for the same files and types, also if other columns had been asked for
+        in between.
+        """
+        last = self._last_snapshot
+        types = {**({} if last is None else last.column_types), **column_types}
+        if last is not None and last.check is check and last.column_types == types:
+            return last
+        schema = stored_schema(types, self._opened.version.indices.values())
+        source = replace(self._source, schema=schema)
+        last = _TypedSnapshot(check, types, replace(check.snapshot, source=source))
+        # Another thread may assign one with other columns at the same time.
+        self._last_snapshot = last
+        return last
 
 
 def find_known_files(

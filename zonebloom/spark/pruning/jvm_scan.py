@@ -31,6 +31,8 @@ class JvmScan:
         self.filters: Sequence[CatalystNode] = fields["filters"]
         self.ignores_case: bool = not fields["case_sensitive"]
         self._partition_columns: list[str] = fields["partition_columns"]
+        # The types of the columns of the filters, as Spark's JSON, by name.
+        self.column_types: dict[str, str] = fields["types"]
 
     @property
     def key(self) -> str:
@@ -58,7 +60,10 @@ class JvmScan:
         return cached[1]
 
     def predicate(self, schema: pa.Schema) -> ast.Predicate:
-        """Return a predicate that is true for the rows, in files of a schema, that pass filters."""
+        """Return a predicate that is true for the rows that pass the filters.
+
+        The schema has the types in which indices hold the columns.
+        """
         translator = CatalystTranslator(
             schema, self._partition_columns, not self.ignores_case, type_name
         )

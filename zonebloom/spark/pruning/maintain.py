@@ -25,8 +25,8 @@ from zonebloom.building.builder import WORTH_AN_ENGINE
 from zonebloom.catalog.model import RETENTION
 from zonebloom.errors import EngineError, IndexNotUsedWarning, StaleIndexWarning, ZoneBloomWarning
 from zonebloom.facade.indices import refresh_indices
-from zonebloom.facade.opening import dataset
 from zonebloom.spark.jobs import spark_engine
+from zonebloom.spark.opening import open_evolved
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import jvm_plans, warn_once
 from zonebloom.spark.session_state import session_state
@@ -112,12 +112,8 @@ class IndexMaintainer:
         with collected_warnings() as warnings:
             try:
                 for filesystem, root, index_dir in self._lookup.indexed_folders(folder):
-                    opened = dataset(
-                        root,
-                        filesystem=filesystem,
-                        index_dir=index_dir,
-                        encryption=self._lookup.encryption,
-                    ).opened
+                    encryption = self._lookup.encryption
+                    opened = open_evolved(root, filesystem, index_dir, encryption).opened
                     refresh_indices(
                         opened,
                         None,

@@ -179,7 +179,8 @@ def _locate(
 ) -> tuple[KeyFrameColumns, DataFrame, LocatedKeys]:
     if not isinstance(ds, Dataset):
         path = plain_path(arguments.require_path(ds, "ds"))
-        ds = open_dataset(path, keys.sparkSession, None, encryption)
+        names = [on] if isinstance(on, str) else list(on)
+        ds = open_dataset(path, keys.sparkSession, None, encryption, names)
     elif encryption is not None:
         raise InvalidArgument("encryption needs a path; a Dataset was opened with its own keys")
     require_no_filter(ds, "zonebloom.spark")
