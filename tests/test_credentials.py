@@ -47,6 +47,8 @@ def test_no_error_shows_credentials(uri, make_source):
         ("'s3://a:b@c/d' and gs://e@f/g: why", "'s3://***@c/d' and gs://***@f/g: why"),
         ("s3://bucket/user@host/x", "s3://bucket/user@host/x"),
         ("hdfs://host:8020/a b?c=d", "hdfs://host:8020/a b?c=d"),
+        ("hdfs://host:8020/user/bob@corp", "hdfs://host:8020/user/bob@corp"),
+        ("hdfs://a:b@host:8020/user/bob@corp", "hdfs://***@host:8020/user/bob@corp"),
         ("s3://bucket/part-?.parquet", "s3://bucket/part-?.parquet"),
         ("abfs://***@c/x?sig=***", "abfs://***@c/x?sig=***"),
         ("a = b? c@d:e", "a = b? c@d:e"),

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _URI = r"""[A-Za-z][\w+.-]*://[^\s'"<>]+"""
 # The part before the host: a user and a password, which may hold an unescaped slash, or a token.
 _USER = r"(?<=://)(?:[^:@]*:.*|[^/@]*)@"
+# HDFS has no passwords, but paths such as hdfs://host:8020/user/bob@corp.
+_HDFS = r"(?:hdfs|viewfs)://"
+_HDFS_USER = r"(?<=://)[^/@]*@"
 _VALUE = r"(?<==)[^&;,]+"
 
 
@@ -47,7 +50,8 @@ def without_secrets(text: str) -> str:
     """
 
     def mask(uri: re.Match[str]) -> str:
-        path, question_mark, query = re.sub(_USER, "***@", uri[0]).partition("?")
+        user = _HDFS_USER if re.match(_HDFS, uri[0]) else _USER
+        path, question_mark, query = re.sub(user, "***@", uri[0]).partition("?")
         return path + question_mark + re.sub(_VALUE, "***", query)
 
     return re.sub(_URI, mask, text) if "://" in text else text
