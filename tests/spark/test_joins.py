@@ -297,6 +297,8 @@ def test_zones_without_a_key_are_not_read(spark, folder):
 def test_keys_that_are_no_arrow_stream_are_refused(folder):
     with pytest.raises(InvalidArgument, match="Arrow IPC"):
         Options({"path": folder, "keys": "nonsense"})
+    with pytest.raises(InvalidArgument, match="path or paths, not both"):
+        Options({"path": folder, "paths": '["other"]'})
 
 
 def test_a_join_keeps_the_filter_of_an_indexed_side(spark, folder, oracle, other_frame):

@@ -193,7 +193,14 @@ def test_partition_values_of_other_types_are_refused(spark, tmp_path, values):
 
 @pytest.mark.parametrize(
     "values",
-    [("1a", "2"), ("2024-01-01", "5"), ("2024-01", "2024-02"), ("2024-13-45", "nan"), ("nan", "2")],
+    [
+        ("1a", "2"),
+        ("2024-01-01", "5"),
+        ("2024-01", "2024-02"),
+        ("2024-13-45", "nan"),
+        ("nan", "2"),
+        ("2024-W01-1", "2024-W02-1"),
+    ],
 )
 def test_partition_values_that_are_text_for_spark_too(spark, tmp_path, values):
     for number, value in enumerate(values):

@@ -7,6 +7,7 @@ import datetime
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -63,6 +64,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
 # Partition values that Spark reads as doubles, decimals and timestamps.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?|NaN|[+-]?Infinity", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?", re.ASCII)
 
 
@@ -78,6 +80,8 @@ class Options:
                 f"there is no option {', '.join(unknown_names)}; there is {options_text}"
             )
         paths = _json_list("paths", values["paths"]) if "paths" in values else []
+        if values.get("path") and paths:
+            raise InvalidArgument("give path or paths, not both; paths may name all of them")
         if not values.get("path") and not paths:
             raise InvalidArgument("no path is given; write .load(path), or OPTIONS (path '...')")
         if "filter" in values and "prune" in values:
@@ -344,7 +348,9 @@ def _is_time(text: str) -> bool:
 
 
 def _is_date(text: str) -> bool:
-    try:
-        return len(text) == 10 and datetime.date.fromisoformat(text) is not None
-    except ValueError:
+    # Python also reads weeks, such as 2024-W01-1, which are text in Spark.
+    if _DATE.fullmatch(text) is None:
         return False
+    with suppress(ValueError):
+        return datetime.date.fromisoformat(text) is not None
+    return False
