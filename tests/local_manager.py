@@ -30,6 +30,8 @@ class _Session:
     """The parts of a session that a manager uses without queries."""
 
     addArtifacts = None
+    session_id = "local"
+    is_stopped = False
 
     def __init__(self, conf: _Conf):
         self.conf = conf

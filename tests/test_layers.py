@@ -48,6 +48,10 @@ SUBFOLDERS = {
 ALLOWED_UPWARDS = {
     ("facade.engine", "spark.jobs"): "a build uses the active Spark session",
     (
+        "spark.pruning.index_lookup",
+        "spark.hyperspace.records",
+    ): "an index that a manager deleted is not used",
+    (
         "facade.opening",
         "spark.session_settings",
     ): "a dataset uses the settings of the active Spark session",

@@ -615,6 +615,8 @@ def test_filters_over_all_keys_that_would_be_too_large_are_refused(manager, lake
 
 
 def test_keys_are_read_and_written_in_two_ways(manager, spark):
+    assert manager.is_enabled() is False
+    manager.enable()
     assert manager.is_enabled() is True
     manager.disable()
     assert manager.is_enabled() is False
@@ -629,6 +631,7 @@ def test_keys_are_read_and_written_in_two_ways(manager, spark):
     # Hyperspace's own keys are its own.
     spark.conf.set("spark.hyperspace.apply.enabled", "false")
     assert manager.is_enabled() is True
+    manager.disable()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -21,6 +22,7 @@ from zonebloom.errors import (
     CorruptIndex,
     IndexExists,
     IndexNotFound,
+    IndexNotUsedWarning,
     InvalidArgument,
     InvalidState,
     NoFragments,
@@ -132,7 +134,11 @@ def test_a_truncated_record_is_refused(tmp_path):
     path = tmp_path / "ids" / FIRST
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(CorruptIndex):
-        records.all()
+        records.latest("ids")
+    # The other indices are still used.
+    records.put(replace(record(), name="others"))
+    with pytest.warns(IndexNotUsedWarning, match=r"'ids' is not used.*0001\.json"):
+        assert [found.name for found in records.all()] == ["others"]
 
 
 def test_a_folder_that_cannot_be_opened_is_named():

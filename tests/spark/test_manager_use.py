@@ -23,7 +23,7 @@ from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace import records
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.pruning import optimizer_rule
-from zonebloom.spark.pruning.optimizer_rule import remove_session_rule
+from zonebloom.spark.pruning.optimizer_rule import MANAGER, remove_session_rule
 
 ROWS = 500
 FILES = 6
@@ -116,7 +116,7 @@ def applied(manager, frame):
     result = rows(manager.apply(frame))
     manager.enable()
     assert rows(frame.alias("again")) == result
-    remove_session_rule(frame.sparkSession)
+    remove_session_rule(frame.sparkSession, MANAGER)
     return result
 
 
@@ -178,7 +178,31 @@ def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     manager.enable()
     assert files(manager, frame) == [2]
     assert read(manager.apply(frame)) == read(frame.alias("on")) == [1]
-    remove_session_rule(spark)
+    remove_session_rule(spark, MANAGER)
+
+
+def test_a_manager_leaves_enable_alone(manager, spark, lake):
+    def num_read(text):
+        frame = spark.read.parquet(str(lake)).where(text)
+        assert frame.count() == 1
+        return read(frame)
+
+    assert not manager.is_enabled()
+    zs.enable(spark)
+    try:
+        assert num_read("id = 2003") == [1] and not manager.is_enabled()
+        manager.enable()
+        assert manager.is_enabled() and IndexManager(spark).isEnabled()
+        manager.disable()
+        assert num_read("id = 2004") == [1] and not manager.is_enabled()
+        manager.enable()
+        zs.disable(spark)
+        assert num_read("id = 2005") == [1] and manager.is_enabled()
+        manager.disable()
+        assert num_read("id = 2006") == [FILES]
+    finally:
+        zs.disable(spark)
+        remove_session_rule(spark, MANAGER)
 
 
 def test_queries_run_although_the_manager_fails(manager, spark, conf, lake):
@@ -194,7 +218,7 @@ def test_queries_run_although_the_manager_fails(manager, spark, conf, lake):
         # PySpark 3.5 also gives warnings of its own.
         assert [warning.category for warning in caught].count(IndexNotUsedWarning) == 1
     finally:
-        remove_session_rule(spark)
+        remove_session_rule(spark, MANAGER)
 
 
 def test_only_indices_of_the_manager_are_used(manager, spark, conf, lake, tmp_path):
@@ -255,7 +279,7 @@ def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spar
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
     assert files(manager, frame) == [*EVERY, 7]
     assert manager.why_not(frame).reasons >= {Reason.HYBRID_SCAN_DISABLED}
-    message = r"1 files were appended and 0 deleted.*is false.*mode='quick'"
+    message = r"1 files were appended or changed.*is false.*mode='quick'"
     with pytest.warns(IndexNotUsedWarning, match=message):
         assert applied(manager, frame) == expected(spark, conf, frame)
     manager.refresh_index("ids", mode="quick")
@@ -265,14 +289,14 @@ def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spar
     # A quick refresh does not read the changed file, so the index stays out of use.
     manager.refresh_index("ids", mode="quick")
     assert files(manager, frame) == [*EVERY, 7]
-    message = r"1 files were appended and 1 deleted.*is false.*mode='incremental'"
+    message = r"1 files were appended or changed.*is false.*mode='incremental'"
     with pytest.warns(IndexNotUsedWarning, match=message):
         assert applied(manager, frame) == expected(spark, conf, frame)
     manager.refresh_index("ids", mode="incremental")
     assert files(manager, frame) == [2, 7]
 
 
-def test_too_many_deleted_or_changed_files_take_an_index_out_of_use(changing, spark, conf):
+def test_deleted_or_changed_files_take_no_index_out_of_use(changing, spark, conf):
     manager, lake = changing
     write(lake, 7)
     write(lake, 0, rows=ROWS - 100)
@@ -288,26 +312,21 @@ def test_too_many_deleted_or_changed_files_take_an_index_out_of_use(changing, sp
     assert files(manager, frame) == [0, 2]
     with pytest.warns(StaleIndexWarning, match=r"0\.parquet"):
         assert applied(manager, frame) == expected(spark, conf, frame)
-    (lake / "4.parquet").unlink()
+    # Nor do deleted files take it out of use.
+    for number in (1, 3, 4, 5):
+        (lake / f"{number}.parquet").unlink()
     frame = query()
-    message = r"2 files, \d\d% of the bytes, were deleted or changed.*0\.2.*'incremental'"
-    with pytest.warns(IndexNotUsedWarning, match=message):
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    # A quick refresh changes nothing about that.
-    for _ in range(2):
-        assert files(manager, frame) == [0, 1, 2, 3, 5, 7]
-        assert manager.why_not(frame).reasons >= {Reason.TOO_MUCH_DELETED}
-        manager.refresh_index("ids", mode="quick")
-    conf.set("zonebloom.index.hybridscan.maxDeletedRatio", "0.5")
     assert files(manager, frame) == [0, 2, 7]
     with pytest.warns(StaleIndexWarning):
         assert applied(manager, frame) == expected(spark, conf, frame)
-    conf.set("zonebloom.index.hybridscan.maxDeletedRatio", "0.2")
     manager.refresh_index("ids", mode="incremental")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert applied(manager, frame) == expected(spark, conf, frame)
     assert files(manager, frame) == [0, 2, 7]
+    (lake / "7.parquet").unlink()
+    conf.set("zonebloom.index.hybridscan.enabled", "false")
+    assert files(manager, query()) == [0, 2]
 
 
 def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
@@ -318,6 +337,15 @@ def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
     manager.delete_index("ids")
     assert files(manager, frame) == EVERY
     assert manager.why_not(frame, "ids").reasons >= {Reason.NOT_ACTIVE}
+    # Nor is it used by the session.
+    zs.enable(spark)
+    try:
+        assert read(spark.read.parquet(str(lake)).where("id = 2003")) == [FILES]
+        manager.restore_index("ids")
+        assert read(spark.read.parquet(str(lake)).where("id = 2003")) == [1]
+        manager.delete_index("ids")
+    finally:
+        zs.disable(spark)
     # The other manager may use its cached records for a while.
     assert files(other, frame) == [2]
     conf.set("zonebloom.index.cache.expiryDurationInSeconds", "0")
@@ -495,7 +523,7 @@ def html_text(result):
 
 def explained(manager, frame):
     texts = []
-    manager.explain(frame, redirect=texts.append)
+    manager.explain(frame, redirectFunc=texts.append)
     return texts[0]
 
 
@@ -508,7 +536,7 @@ def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
     assert "FileScan" not in printed
     texts = []
     manager.explain(frame, True, texts.append)
-    manager.explain(frame, verbose=True, redirect=texts.append)
+    manager.explain(frame, verbose=True, redirectFunc=texts.append)
     assert capsys.readouterr().out == ""
     assert all("FileScan parquet" in text and "IndexedFiles" in text for text in texts)
 

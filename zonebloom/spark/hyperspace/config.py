@@ -9,16 +9,16 @@ prefix. If both are set, the key without it counts.
                                                                  enable() and disable()
     zonebloom.system.path                              (1)       folder of the records of indices
     zonebloom.index.hybridscan.enabled                 true      whether an index is used although
-                                                                 files were added, changed or
-                                                                 deleted after its build
+                                                                 files were added or changed after
+                                                                 its build
     zonebloom.index.hybridscan.maxAppendedRatio        0.3       accepted, without effect (2)
-    zonebloom.index.hybridscan.maxDeletedRatio         0.2       maximum share of deleted or
-                                                                 changed bytes in the indexed bytes
+    zonebloom.index.hybridscan.maxDeletedRatio         0.2       accepted, without effect (2)
     zonebloom.index.cache.expiryDurationInSeconds      300       seconds for which queries use
                                                                  cached records
 
 (1) ``zonebloom_indexes`` in ``spark.sql.warehouse.dir``.
-(2) An index is used however many files were added: it still excludes as many of the others.
+(2) An index is used however many files were added, changed or deleted: it still excludes as many of
+    the others.
 
 The names and defaults are Hyperspace's, with one exception. Hyperspace's hybrid scan is off by
 default, because it adds a union and a shuffle to the plan. Here it is on, because Spark simply

@@ -52,7 +52,12 @@ from zonebloom.spark.hyperspace.config import (
     require_name,
 )
 from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
-from zonebloom.spark.hyperspace.records import Record, Records, State
+from zonebloom.spark.hyperspace.records import (
+    Record,
+    Records,
+    State,
+    forget_deleted_indices,
+)
 from zonebloom.spark.hyperspace.source import (
     STATISTICS_SCHEMA,
     open_managed_source,
@@ -63,6 +68,8 @@ from zonebloom.spark.jobs import spark_engine
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.optimizer_rule import (
+    MANAGER,
+    has_session_rule,
     remove_session_rule,
     set_session_rule,
     with_index,
@@ -171,9 +178,7 @@ class IndexManager:
             Nothing is left behind then.
         """
         arguments.require_instance(config, BFIndexConfig, "config")
-        ds, path = open_managed_source(
-            df, index_dir, self._spark, self._encryption, config.columns
-        )
+        ds, path = open_managed_source(df, index_dir, self._spark, self._encryption, config.columns)
         ds.opened = ds.opened.in_writable_folder()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         size = size_global_filter(ds.opened, config.expected_num_items, config.fpp)
@@ -218,8 +223,7 @@ class IndexManager:
         mode : {"full", "incremental", "quick"}
             "full" rebuilds the index. "incremental" reads only files that were added or changed,
             and removes deleted ones. "quick" reads only files that were added. Changed files stay
-            unindexed, so queries read them whole until a refresh with another mode. Changed and
-            deleted files still count for ``maxDeletedRatio``.
+            unindexed, so queries read them whole until a refresh with another mode.
         progress : bool or callable, optional
 
         Raises
@@ -362,12 +366,13 @@ class IndexManager:
         self,
         df: DataFrame,
         verbose: bool = False,
-        redirect: Callable[[str], Any] = print,
+        redirectFunc: Callable[[str], Any] = print,  # noqa: N803
     ) -> None:
         """Print which files of a query are read, and why no more are skipped.
 
         It runs no Spark job but those that compute small sides of joins. If ``verbose`` is set,
-        it also prints Spark's plan with the indices.
+        it also prints Spark's plan with the indices. ``redirectFunc`` gets the text in place of
+        `print`.
         """
         text = io.StringIO()
         print(self.why_not(df), file=text)
@@ -375,12 +380,18 @@ class IndexManager:
             # explain() is the only public way to get a plan's text, and it prints the text.
             with contextlib.redirect_stdout(text):
                 self.apply(df).explain(mode="simple")
-        redirect(text.getvalue().rstrip())
+        redirectFunc(text.getvalue().rstrip())
 
-    def why_not(self, df: DataFrame, index_name: str = "") -> PrunePlan:
+    def why_not(
+        self,
+        df: DataFrame,
+        index_name: str = "",
+        extended: bool = False,
+    ) -> PrunePlan:
         """Return which indices are used for a query, or whether one is, and why others are not.
 
-        Programs use ``.relations`` and ``.reasons``; `str` and HTML show a text.
+        Programs use ``.relations`` and ``.reasons``; `str` and HTML show a text. ``extended`` is
+        accepted as by Hyperspace: the text always has all reasons.
 
         Raises
         ------
@@ -398,16 +409,20 @@ class IndexManager:
         It sets ``zonebloom.apply.enabled`` to true, which is the default.
         """
         self._spark.conf.set(APPLY_ENABLED, "true")
-        set_session_rule(self._spark, self._ask)
+        set_session_rule(self._spark, self._ask, MANAGER)
 
     def disable(self) -> None:
-        """Stop all managers of the session from using indices, also in `apply`."""
+        """Stop all managers of the session from using indices, also in `apply`.
+
+        `zonebloom.spark.enable` stays in effect, but for indices that a manager deleted.
+        """
         self._spark.conf.set(APPLY_ENABLED, "false")
-        remove_session_rule(self._spark)
+        remove_session_rule(self._spark, MANAGER)
 
     def is_enabled(self) -> bool:
-        """Return whether indices are used."""
-        return read_settings(self._spark)[APPLY_ENABLED]
+        """Return whether the queries of the session use indices without `apply`."""
+        is_applied = read_settings(self._spark)[APPLY_ENABLED]
+        return is_applied and has_session_rule(self._spark, MANAGER)
 
     def _ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip, by the current settings and records."""
@@ -466,6 +481,7 @@ class IndexManager:
 
     def _put(self, record: Record) -> Record:
         self._cache = None
+        forget_deleted_indices(self._spark)
         return self._records().put(record)
 
     # Builds

@@ -16,7 +16,6 @@ from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     HYBRID_ENABLED,
-    MAX_DELETED_RATIO,
 )
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.pruning.answer import PruningResult
@@ -118,22 +117,14 @@ class ManagedLookup(IndexLookup):
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refusal(Reason.DATA_UNREADABLE, str(error))
-        mode = "incremental" if drift.deleted else "quick"
-        advice = f"call refresh_index({record.name!r}, mode={mode!r})"
-        if not self._settings[HYBRID_ENABLED] and (drift.appended or drift.deleted):
+        # Deleted files need no work, and the index still excludes as many of the others. A changed
+        # file counts as deleted and as appended.
+        if not self._settings[HYBRID_ENABLED] and drift.appended:
+            mode = "incremental" if drift.deleted else "quick"
             return refusal(
                 Reason.HYBRID_SCAN_DISABLED,
-                f"{len(drift.appended):,} files were appended and {len(drift.deleted):,} deleted "
-                f"since, and {HYBRID_ENABLED} is false; {advice}",
-            )
-        # Appended files alone exceed no limit: the index still excludes as many of the others.
-        ratio = sum(drift.deleted) / max(sum(drift.indexed), 1)
-        limit = self._settings[MAX_DELETED_RATIO]
-        if ratio > limit:
-            return refusal(
-                Reason.TOO_MUCH_DELETED,
-                f"{len(drift.deleted):,} files, {ratio:.0%} of the bytes, were deleted or "
-                f"changed, {MAX_DELETED_RATIO} is {limit}; {advice}",
+                f"{len(drift.appended):,} files were appended or changed since, and "
+                f"{HYBRID_ENABLED} is false; call refresh_index({record.name!r}, mode={mode!r})",
             )
         return None
 

@@ -9,23 +9,34 @@ built yet. There is no state in between, and a process may die at any time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote, unquote
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.catalog.drift import Drift, measure_drift
 from zonebloom.catalog.place import current_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import VersionLog, encode_document, from_json
-from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument, SourceError
+from zonebloom.errors import (
+    CommitConflict,
+    CorruptIndex,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    SourceError,
+    ZoneBloomError,
+)
 from zonebloom.facade.dataset import Dataset
-from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.hyperspace.config import CACHE_SECONDS, SYSTEM_PATH, read_settings
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.session_settings import open_path
+from zonebloom.spark.session_state import session_state
 from zonebloom.storage.encryption import Encryption
 
 
@@ -87,14 +98,22 @@ class Records:
             ) from None
 
     def all(self) -> list[Record]:
-        """Return the latest records of all existing indices, ordered by name."""
+        """Return the latest records of all existing indices, ordered by name.
+
+        Warn of damaged records, and leave them out.
+        """
         selector = pafs.FileSelector(self._folder, allow_not_found=True)
         folders = [
             info.base_name
             for info in self._filesystem.get_file_info(selector)
             if info.type == pafs.FileType.Directory and not info.base_name.startswith(".")
         ]
-        records = map(self.latest, sorted(map(unquote, folders)))
+        records: list[Record] = []
+        for name in sorted(map(unquote, folders)):
+            try:
+                records.append(self.latest(name))
+            except CorruptIndex as error:
+                warn(IndexNotUsedWarning(f"index {name!r} is not used: {error}"))
         return [record for record in records if record.state != State.DOESNOTEXIST]
 
     def latest(self, name: str) -> Record:
@@ -152,3 +171,34 @@ class Records:
     def _log(self, name: str) -> VersionLog:
         folder = f"{self._folder.rstrip('/')}/{quote(name, safe='')}"
         return VersionLog(self._filesystem, folder, frozenset())
+
+
+def deleted_indices(spark: Any) -> frozenset[tuple[str, str]]:
+    """Return the deleted indices of a session's managers: the catalog's folder and the name.
+
+    They are cached for the time that the conf allows, until a manager of the session changes one.
+    """
+    state, now = session_state(spark), time.monotonic()
+    try:
+        settings = read_settings(spark)
+        path = settings[SYSTEM_PATH]
+        cached = state.deleted_indices
+        if cached and cached[1] == path and now - cached[0] < settings[CACHE_SECONDS]:
+            return cached[2]
+        records = Records(path, spark)
+        with collected_warnings():
+            deleted = frozenset(
+                (records.catalog(record).folder, name)
+                for record in records.all()
+                if record.state == State.DELETED
+                for name in record.indices.values()
+            )
+    except (ZoneBloomError, OSError, pa.ArrowException):
+        # Queries do not depend on a system folder, and may use all indices without losing a row.
+        return frozenset()
+    state.deleted_indices = now, path, deleted
+    return deleted
+
+
+def forget_deleted_indices(spark: Any) -> None:
+    session_state(spark).deleted_indices = None

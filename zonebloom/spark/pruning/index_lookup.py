@@ -241,12 +241,18 @@ class IndexLookup:
         """Yield the files with the catalog that is used for them, if any catalog knows them.
 
         The first catalog with an index on one of the columns is used, or else the first one.
-        ``place`` is a root as Spark writes it, and as a path in the file system.
+        ``place`` is a root as Spark writes it, and as a path in the file system. Indices that a
+        manager of the session deleted are not used.
         """
-        first = None
+        from zonebloom.spark.hyperspace.records import deleted_indices
+
+        first, deleted = None, deleted_indices(self._spark)
         for folder in self._index_folders(filesystem, place[1], known_folders):
             try:
-                catalog_files = self._open_files(place, self._catalog(filesystem, folder), files)
+                catalog, names = self._catalog(filesystem, folder), None
+                if deleted_names := {name for place, name in deleted if place == folder}:
+                    names = frozenset(catalog.latest().indices) - deleted_names
+                catalog_files = self._open_files(place, catalog, files, names)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
                 warn(IndexNotUsedWarning(f"the index in {folder} is not used: {error}"))
                 continue

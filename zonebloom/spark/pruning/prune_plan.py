@@ -43,7 +43,6 @@ class Reason(Enum):
     DATA_UNREADABLE = "the files of the index cannot be read"
     MISSING = "the filters of the index are not in the catalog any more"
     HYBRID_SCAN_DISABLED = "files of the index changed, and hybrid scan is disabled"
-    TOO_MUCH_DELETED = "more data was deleted or changed than hybrid scan allows"
 
 
 @dataclass(frozen=True, slots=True)
