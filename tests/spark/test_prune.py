@@ -566,10 +566,10 @@ def test_spark_refuses_to_overwrite_a_table_that_a_pruned_frame_reads(spark, tmp
     with spark_table(spark, "kept", path) as name:
         new_ids = "id >= 2000"
         plain = spark.table(name)
-        zs.table(spark, name).createOrReplaceTempView("pruned_view")
+        zs.prune(spark.table(name)).createOrReplaceTempView("pruned_view")
         frames = [
             plain.where(new_ids),
-            zs.table(spark, name).where(new_ids),
+            zs.prune(spark.table(name)).where(new_ids),
             zs.prune(plain.where(new_ids)),
             spark.sql(
                 f"SELECT l.* FROM pruned_view l JOIN pruned_view USING (id) WHERE l.{new_ids}"
@@ -582,7 +582,7 @@ def test_spark_refuses_to_overwrite_a_table_that_a_pruned_frame_reads(spark, tmp
                 with pytest.raises(PySparkException, match=r"UNSUPPORTED_OVERWRITE\.TABLE"):
                     overwrite(name)
         assert spark.table(name).count() == FILES * ROWS
-        pruned = zs.table(spark, name).where("id = 450")
+        pruned = zs.prune(spark.table(name)).where("id = 450")
         assert len(pruned.collect()) == 1 and files_read(pruned) == [1]
         spark.catalog.dropTempView("pruned_view")
 
@@ -646,7 +646,7 @@ def test_a_cached_pruned_frame_follows_its_table(spark, tmp_path):
         new_frame.write.saveAsTable("changing.whole")
         for name, change, num_rows in changes:
             table_name = f"changing.{name}"
-            frame = zs.table(spark, table_name).where("id >= 15").cache()
+            frame = zs.prune(spark.table(table_name)).where("id >= 15").cache()
             frame.count()
             spark.sql(change.format(table_name))
             assert frame.count() == num_rows, change
@@ -983,18 +983,6 @@ def test_last_scans_belong_to_their_frame(spark, tmp_path):
     assert num_files == [1, 1, FILES, 1, FILES]
     assert relations[2].reasons == {Reason.NOT_ASKED}
     assert relations[4].reasons == {Reason.NO_INDEX_ON_COLUMN}
-
-
-def test_table_accepts_names_and_paths(spark, tmp_path):
-    write(tmp_path / "files")
-    index(tmp_path / "files", index_dir=str(tmp_path / "indices"))
-    spark.read.parquet(str(tmp_path / "files")).createOrReplaceTempView("some_files")
-    for name in ("some_files", tmp_path / "files", f"file:{tmp_path}/files"):
-        result = zs.table(spark, name, index_dir=str(tmp_path / "indices")).where("id = 450")
-        assert result.count() == 1
-        result.collect()
-        assert files_read(result) == [1]
-    spark.catalog.dropTempView("some_files")
 
 
 def test_each_cause_raises_one_warning_per_session(spark, tmp_path):

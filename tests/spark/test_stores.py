@@ -105,7 +105,7 @@ def test_a_table_on_a_store_is_indexed_and_queried(spark, bucket, capfd):
     assert "1 of" in str(zs.plan(spark, path, filter="id = 7"))
     assert zs.scan(spark, [f"{path}/1.parquet"], filter="id = 207").count() == 1
     frames += [
-        zs.table(spark, path).where("id = 7"),
+        zs.prune(spark.read.parquet(path)).where("id = 7"),
         zs.prune(spark.read.parquet(path).where("id = 7")),
     ]
     zs.enable(spark)
@@ -248,7 +248,7 @@ def test_an_encrypted_index_on_a_store_is_used(spark, tmp_path):
     keys = zb.Encryption("a", {"a": b"0" * 32})
     zb.dataset(tmp_path, encryption=keys).create_scalar_index("id", spark=False)
     for frame in (
-        zs.table(spark, tmp_path, encryption=keys).where("id = 1"),
+        zs.prune(spark.read.parquet(str(tmp_path)), encryption=keys).where("id = 1"),
         zs.prune(spark.read.parquet(str(tmp_path)).where("id = 1"), encryption=keys),
     ):
         assert [row.id for row in frame.collect()] == [1] and files_read(frame) == [1]

@@ -2,7 +2,7 @@
 
     build      Dataset.create_scalar_index(..., spark=), send_package, check_executors
     read       scan, plan, register (format("zonebloom"))
-               table, prune, prune_plan, enable, disable, last_scans, wait_for_refreshes
+               prune, prune_plan, enable, disable, last_scans, wait_for_refreshes
     join       filter_join, explain_join
     keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
@@ -51,7 +51,6 @@ from zonebloom.spark.pruning.prune import (
     last_scans,
     prune,
     prune_plan,
-    table,
     wait_for_refreshes,
 )
 from zonebloom.spark.pruning.prune_plan import PrunePlan, Reason
@@ -78,7 +77,6 @@ __all__ = [
     "register",
     "scan",
     "send_package",
-    "table",
     "tag_location",
     "wait_for_refreshes",
 ]

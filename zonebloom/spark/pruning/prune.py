@@ -1,8 +1,7 @@
-"""prune(), table() and enable() make Spark skip files by an index; last_scans() shows it."""
+"""prune() and enable() make Spark skip files by an index; last_scans() shows it."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -32,7 +31,6 @@ from zonebloom.spark.relation import node_name, scala_items
 from zonebloom.spark.session_state import session_state
 from zonebloom.spark.versions import from_jvm, query_execution
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.paths import absolute_path
 
 # The metrics of a scan that `last_scans` shows.
 _METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
@@ -215,35 +213,6 @@ def wait_for_refreshes(spark: SparkSession, *, timeout: float = 600.0) -> None:
         maintainer.wait(timeout)
 
 
-def table(
-    spark: SparkSession,
-    name: str | os.PathLike[str],
-    *,
-    index_dir: IndexDirs = None,
-    encryption: Encryption | None = None,
-) -> DataFrame:
-    """Return a table, a view or a path of Parquet files as a frame that skips files like `prune`.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        A classic session. Other sessions read all files, with one warning.
-    name : str or path
-        The name of a table or view in the session. Any other text is a path.
-    index_dir, encryption
-        As `prune` takes them.
-
-    Examples
-    --------
-    >>> zs.table(spark, "orders").where("customer = 'C042'").count()
-    6
-    """
-    text = arguments.require_path(name, "name")
-    is_name = isinstance(name, str) and "/" not in name and spark.catalog.tableExists(name)
-    frame = spark.table(text) if is_name else spark.read.parquet(absolute_path(text))
-    return prune(frame, index_dir=index_dir, encryption=encryption)
-
-
 def last_scans(df: DataFrame) -> PrunePlan:
     """Return what the scans of a frame read when it last ran.
 
@@ -253,7 +222,7 @@ def last_scans(df: DataFrame) -> PrunePlan:
     Call it after ``df.collect()``, ``df.toPandas()`` or a write. Other actions, such as
     ``df.count()`` and ``df.show()``, run frames of their own. It needs a classic session.
 
-    >>> frame = zs.table(spark, "orders").where("id = 42")
+    >>> frame = zs.prune(spark.read.parquet("orders")).where("id = 42")
     >>> rows = frame.collect()
     >>> print(zs.last_scans(frame))
     ZoneBloomPrune: 1 of 3 files kept
