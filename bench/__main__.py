@@ -1,8 +1,7 @@
 """Measure lookups of zonebloom and its competitors.
 
 ``python -m bench headline`` measures README's table, and ``python -m bench report`` all
-competitors, data sets and layouts. ``python -m bench scale`` measures the index alone, and
-``python -m bench simulate`` simulates it to a trillion rows.
+competitors, data sets and layouts. ``python -m bench scale`` measures the index alone.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import headline, scale, simulation
+from bench import headline, scale
 from bench.layouts import NAMES
 from bench.plotting import plot_growth
 from bench.report import SETS, Options, markdown, run, write
-from bench.sections import SCALE, SIMULATION, write_section
+from bench.sections import SCALE, write_section
 from bench.tables import scale_table
 
 _HOME = Path(__file__).resolve().parent
@@ -46,23 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
     first.add_argument("--rows", type=int, default=8_000_000, help="rows of the data")
     first.add_argument("--data", type=Path, help="folder of the data; kept for the next run")
     first.add_argument("--readme", action="store_true", help="write the table to the README")
-    for name, what in (
-        ("scale", "measure the index alone, of generated keys"),
-        ("simulate", "simulate the index alone, up to a trillion rows"),
-    ):
-        alone = commands.add_parser(name, help=what)
-        alone.add_argument("--rows", type=_counts, help="numbers of rows, separated by commas")
-        alone.add_argument("--data", type=Path, help="folder of the indices; kept for the next run")
-        alone.add_argument("--write", action="store_true", help="write it into bench/REPORT.md")
-        if name == "scale":
-            alone.add_argument("--full", action="store_true", help="add a billion rows (40 GB)")
+    alone = commands.add_parser("scale", help="measure the index alone, of generated keys")
+    alone.add_argument("--rows", type=_counts, help="numbers of rows, separated by commas")
+    alone.add_argument("--data", type=Path, help="folder of the indices; kept for the next run")
+    alone.add_argument("--write", action="store_true", help="write it into bench/REPORT.md")
+    alone.add_argument("--full", action="store_true", help="add a billion rows (40 GB)")
     parsed = parser.parse_args(arguments)
     if parsed.command == "headline":
         return _headline(parsed)
     if parsed.command == "scale":
         return _scale(parsed)
-    if parsed.command == "simulate":
-        return _simulate(parsed)
     return _report(parsed, parser)
 
 
@@ -77,15 +69,6 @@ def _scale(parsed: argparse.Namespace) -> int:
     if parsed.write:
         plot_growth(results, _HOME / "plots")
         write_section(_HOME / "REPORT.md", SCALE, table)
-    return 0
-
-
-def _simulate(parsed: argparse.Namespace) -> int:
-    sizes = parsed.rows or simulation.SIZES
-    text = simulation.markdown(simulation.run(root=parsed.data, sizes=sizes, progress=_progress()))
-    print(text)
-    if parsed.write:
-        write_section(_HOME / "REPORT.md", SIMULATION, text)
     return 0
 
 

@@ -21,7 +21,7 @@ from bench.data import DataSet
 from bench.measures import Effort, Questions, Result, measure
 from bench.plotting import GROWTH, SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
 from bench.scale import ScaleResult
-from bench.sections import ALL, BENCHMARKS, SCALE, SIMULATION, read_section, section
+from bench.sections import ALL, BENCHMARKS, SCALE, read_section, section
 from bench.tables import fresh_table, full_table, import_table, ratio_table, scale_table
 
 SCALE_SET = "scale"
@@ -216,7 +216,6 @@ def markdown(report: Report, old_sections: Mapping[str, str] = MappingProxyType(
     lines += ["", "## The index alone", "", SCALE_WORDS, "", section(SCALE, sections[SCALE])]
     if sections[SCALE]:
         lines += ["", f"![Growth with rows](plots/{GROWTH})"]
-    lines += ["", "## To a trillion rows", "", section(SIMULATION, sections[SIMULATION])]
     lines += ["", "## Parts", "", _PARTS, "", section(BENCHMARKS, sections[BENCHMARKS])]
     return "\n".join(lines) + "\n"
 
@@ -255,11 +254,10 @@ def _preface(report: Report) -> list[str]:
         "`python -m bench report` measures, and writes this file and the plots. "
         "`--ratios` measures only what is compared with Lance and the scans, "
         "`--sets` and `--layouts` select by parts of names, and `--full` adds an index of a "
-        "billion rows. `python -m bench scale --write` and `python -m bench simulate --write` "
-        "measure only the index alone and the simulation. Every data set is measured in the "
-        "recommended layout, lineitem and orders also in that of their generator, and four of them "
-        "in the default layouts of pyarrow, Polars, DuckDB and Spark. The heading of each table "
-        "describes the layout of the files.",
+        "billion rows. `python -m bench scale --write` measures only the index alone. Every data "
+        "set is measured in the recommended layout, lineitem and orders also in that of their "
+        "generator, and four of them in the default layouts of pyarrow, Polars, DuckDB and Spark. "
+        "The heading of each table describes the layout of the files.",
         "",
         "The tables by layout show zonebloom's `lookup` with an index of each kind, BLOOMFILTER "
         "and HASH, and its time divided by that of others; in brackets, the same for CPU time on "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# The sections of REPORT.md that `pytest bench --write`, `python -m bench scale --write` and
-# `python -m bench simulate --write` write.
-BENCHMARKS, SCALE, SIMULATION = "benchmarks", "index-alone", "simulation"
-ALL = (BENCHMARKS, SCALE, SIMULATION)
+# The sections of REPORT.md that `pytest bench --write` and `python -m bench scale --write` write.
+BENCHMARKS, SCALE = "benchmarks", "index-alone"
+ALL = (BENCHMARKS, SCALE)
 
 
 def read_section(path: Path, name: str) -> str:

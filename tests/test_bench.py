@@ -8,10 +8,8 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 from helpers import ROOT
 from seams import replace_function, set_constant
 
@@ -24,12 +22,9 @@ from bench import (
     report,
     scale,
     sections,
-    simulation,
     tables,
 )
 from bench.measures import BATCH, Effort, LookupTime, Questions, Result, WrongAnswer, measure
-from zonebloom.index.hash.table import HashTable
-from zonebloom.index.zone_bloom.sliced import SlicedTable
 
 SLICED = "zonebloom sliced"
 TINY = Effort(keys=3, seconds=0.01, rounds=(1, 2), in_sizes=(1, 10, 100), batch=1_000, cold_runs=0)
@@ -110,11 +105,9 @@ def test_plots_and_readme_are_written(measured_report, tmp_path):
     assert linked == {f"plots/{path.name}" for path in (tmp_path / "plots").iterdir()}
     # The report keeps the sections that other commands write.
     path = tmp_path / "REPORT.md"
-    for name in (sections.BENCHMARKS, sections.SIMULATION):
-        sections.write_section(path, name, f"| {name} | table |\n")
+    sections.write_section(path, sections.BENCHMARKS, "| benchmarks | table |\n")
     report.write(measured_report, tmp_path)
     text = path.read_text(encoding="utf-8")
-    assert "<!-- simulation -->\n| simulation | table |\n<!-- /simulation -->\n" in text
     assert text.endswith("<!-- benchmarks -->\n| benchmarks | table |\n<!-- /benchmarks -->\n")
     # A report that does not measure the index alone keeps its table.
     table = sections.read_section(path, sections.SCALE)
@@ -312,45 +305,3 @@ def test_new_processes_are_measured_from_start_to_end():
         assert min(astuple(layout)) > 0
     table = tables.fresh_table(times)
     assert [line.split(" | ")[0] for line in table[2:]] == ["| default", "| recommended"]
-
-
-def test_a_simulated_index_is_like_a_real_one(root):
-    """Compare the simulation of the runs of real files with these files."""
-    indices = {index.layout: index for index in scale.make(20_000, root)}
-    local = pafs.LocalFileSystem()
-    real = HashTable(local, indices["buckets"].path)
-    simulated = simulation.simulate_hash(real.runs, root)
-    assert simulated.shape == real.shape
-    assert simulated.costs.num_bytes == pytest.approx(real.num_bytes, rel=0.1)
-    assert simulated.costs.end_bytes == real.num_bytes - real.head.null_offset
-    key_hash = np.array([xxhash.xxh64_intdigest(scale.keys_of(np.array([7])).tobytes())], np.uint64)
-    assert 7 // 1024 in real.find(key_hash)
-    assert simulated.costs.first_requests == real.counter.num_requests
-    assert simulated.costs.first_bytes == pytest.approx(real.counter.num_bytes, rel=0.1)
-    # The file has holes, and it is deleted.
-    assert not (root / "hash.buckets").exists()
-
-    sliced = SlicedTable(local, indices["sliced"].path)
-    costs = simulation.zone_bloom_costs(sliced.runs)
-    assert costs.num_bytes == sliced.num_bytes
-    sliced.find(key_hash)
-    assert costs.first_bytes == sliced.counter.num_bytes
-
-
-def test_a_simulation_grows_to_a_trillion_rows(root, tmp_path):
-    """The reader opens the file of a trillion rows, and finds the zone of each sampled key."""
-    runs = simulation.make_runs(10**12, 1024)
-    assert int(runs.num_rows.sum()) == 10**12
-    simulated = simulation.simulate_hash(runs, tmp_path)
-    assert simulated.costs.num_bytes > 10**12
-    assert simulated.costs.next_requests == 1
-
-
-def test_the_simulation_has_a_row_for_every_index(root):
-    result = simulation.run(root=root, sizes=(20_000, 10**6), merge_rows=20_000, lance_rows=5_000)
-    text = simulation.markdown(result)
-    for label in ("20 k, HASH", "1 M, BLOOMFILTER, sliced", "1 M, Lance BTREE"):
-        assert text.count(f"| {label} | ") == 1
-    # All segments of 17 appends become one, so 20 appends rewrite 17 of 20 rows once.
-    assert simulation.simulate_appends(20).rewrites == 17 / 20
-    assert simulation.simulate_appends(20).max_segments == 16
