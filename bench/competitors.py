@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -419,12 +419,10 @@ class LanceBTree(Lance):
 
 
 class ZoneBloom(Competitor):
-    """zonebloom in row layout, with filters of Lance's size and bits."""
+    """zonebloom with filters of Lance's size and bits."""
 
     name = "zonebloom"
     package = "zonebloom"
-    layout: ClassVar[str] = "table"
-    sizing: ClassVar[Literal["log2", "exact"]] = "log2"
 
     def _folder(self) -> Path:
         return self.data.folder / re.sub(r"\W+", "-", self.name)
@@ -441,9 +439,7 @@ class ZoneBloom(Competitor):
         return BuildResult(time.perf_counter() - start, folder_bytes(self._folder()))
 
     def _create_index(self, dataset: zb.Dataset) -> None:
-        dataset.create_scalar_index(
-            self.column, spark=False, sizing=self.sizing, layout=self.layout
-        )
+        dataset.create_scalar_index(self.column, spark=False)
 
     def open(self) -> None:
         import zonebloom as zb
@@ -477,20 +473,6 @@ class ZoneBloomFilter(ZoneBloom):
         return self._dataset.to_table(filter=self._filter(keys))
 
 
-class ZoneBloomSliced(ZoneBloom):
-    """The same bits in sliced layout: a lookup reads eight rows of bits, not a block per zone."""
-
-    name = "zonebloom sliced"
-    layout = "sliced"
-
-
-class ZoneBloomExact(ZoneBloom):
-    """zonebloom in row layout, with the smallest filters that reach the same probability."""
-
-    name = "zonebloom exact size"
-    sizing = "exact"
-
-
 class ZoneBloomHash(ZoneBloom):
     """The hash index of zonebloom, from the hash of a key to its zones of 1,024 rows."""
 
@@ -509,8 +491,6 @@ class ZoneBloomHash(ZoneBloom):
 ALL: tuple[type[Competitor], ...] = (
     ZoneBloom,
     ZoneBloomFilter,
-    ZoneBloomSliced,
-    ZoneBloomExact,
     ZoneBloomHash,
     LanceBloom,
     LanceZoneMap,

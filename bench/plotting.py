@@ -14,8 +14,6 @@ from bench.tables import count_text, shares_of_scans, size_text, time_text
 _STYLES = {
     "zonebloom": ("#1f5fbf", "o"),
     "zonebloom, by a filter": ("#1f5fbf", "D"),
-    "zonebloom sliced": ("#1f5fbf", "s"),
-    "zonebloom exact size": ("#1f5fbf", "^"),
     "zonebloom HASH": ("#1f5fbf", "*"),
     "Lance BLOOMFILTER": ("#d9731a", "o"),
     "Lance ZONEMAP": ("#d9731a", "s"),
@@ -213,7 +211,6 @@ def plot_growth(all_results: Sequence[ScaleResult], folder: Path) -> Path:
     figure, axes = _panels(len(_GROWTH), 4.4, 3.1, sharex=True)
     styles = {
         "table": ("#1f5fbf", "o"),
-        "sliced": ("#c2372e", "s"),
         "buckets": ("#2e8b57", "^"),
         MERGED: ("#7fb89a", "v"),
     }

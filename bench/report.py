@@ -41,10 +41,10 @@ _PARTS = (
 )
 
 SCALE_WORDS = (
-    "The index alone, without data, for generated keys: filters of 8,192 rows in both layouts, and "
+    "The index alone, without data, for generated keys: filters of 8,192 rows, and "
     "the hash index with zones of 1,024 rows, in one file of a build and in one that is merged "
-    "from eight. The build hashes the keys and writes the file; the sliced file is written from "
-    "the table, and the merged one from its eight. First lookup and memory are those of a new "
+    "from eight. The build hashes the keys and writes the file; the merged one is written from "
+    "its eight segments. First lookup and memory are those of a new "
     "process after its imports, with the file not in the page cache. Each warm lookup has a new "
     "key, with the file in the page cache, and then the same keys are looked up again. The table "
     "layout first verifies the checksum of the "

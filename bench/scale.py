@@ -1,9 +1,9 @@
 """Make and measure an index of up to a billion rows, from generated keys without data files.
 
 The key of row ``i`` is SplitMix64 of ``i``, so all keys are different, and the zone of each key is
-known. The files are those of a build with defaults, written by the same kernels and writers. Both
-layouts of filters contain the same bits. `bench.scale_build` writes a file, and
-`bench.scale_lookup` looks up keys in it, each in a process of its own.
+known. The files are those of a build with defaults, written by the same kernels and writers.
+`bench.scale_build` writes a file, and `bench.scale_lookup` looks up keys in it, each in a process
+of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ FULL_SIZES = (*SIZES, 1_000_000_000)
 MERGED = "buckets, merged"
 FILES = {
     "table": "bloomfilter.arrow",
-    "sliced": "bloomfilter.sliced",
     "buckets": "hash.buckets",
     MERGED: "merged.buckets",
 }
@@ -50,8 +49,7 @@ class Index:
     num_bytes : int
     checksum : str
     build_seconds : float
-        Time to hash the keys and write the file. The sliced file is written from the table, and the
-        merged file from its segments.
+        Time to hash the keys and write the file. The merged file is written from its segments.
     build_peak_bytes : int
         Peak memory of the build, minus that of the imports. Includes mapped files.
     """
@@ -126,7 +124,7 @@ def zone_rows(layout: str) -> int:
     from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
     from zonebloom.index.hash.parameters import DEFAULT_ZONE_ROWS
 
-    return DEFAULT_NUMBER_OF_ITEMS if layout in ("table", "sliced") else DEFAULT_ZONE_ROWS
+    return DEFAULT_NUMBER_OF_ITEMS if layout == "table" else DEFAULT_ZONE_ROWS
 
 
 def keys_of(rows: np.ndarray) -> np.ndarray:
@@ -159,9 +157,8 @@ def make(rows: int, root: Path | None = None) -> list[Index]:
     folder.mkdir(parents=True, exist_ok=True)
     indices: list[Index] = []
     for layout in LAYOUTS:
-        table = json.dumps(asdict(indices[0])) if layout == "sliced" else ""
         path = str(folder / FILES[layout])
-        arguments = (layout, str(rows), path, table)
+        arguments = (layout, str(rows), path)
         record = run_module("bench.scale_build", *arguments, timeout=_TIMEOUT)
         indices.append(Index(layout, rows, path, **record))
     manifest.write_text(json.dumps([asdict(index) for index in indices]), encoding="utf-8")

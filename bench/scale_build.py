@@ -1,7 +1,6 @@
 """Write one large index from generated keys, in a process of its own.
 
-``python -m bench.scale_build LAYOUT ROWS PATH TABLE`` prints size, checksum, time and memory as
-JSON. ``TABLE`` is the index in layout "table" from which the sliced file is written.
+``python -m bench.scale_build LAYOUT ROWS PATH`` prints size, checksum, time and memory as JSON.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from bench.cold import peak_bytes
-from bench.scale import MERGED, Index, keys_of, zone_rows
+from bench.scale import MERGED, keys_of, zone_rows
 from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
 from zonebloom.index.table import WrittenTable
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
-from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table
-from zonebloom.index.zone_bloom.sliced_merge import merge_tables as merge_zone_tables
+from zonebloom.index.zone_bloom.rows import RowTableWriter
 from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import Hashes
@@ -99,12 +97,6 @@ def _build_table(rows: int, path: str, timer: _Timer) -> WrittenTable:
         return writer.close()
 
 
-def _slice_table(table: Index, path: str, timer: _Timer) -> WrittenTable:
-    with timer:
-        row_table = read_row_table(_FILES, table.path, table.num_bytes, table.checksum)
-        return merge_zone_tables([row_table], _FILES, path)
-
-
 def _build_buckets(fragments: Sequence[_Fragment], path: str, timer: _Timer) -> WrittenTable:
     with timer:
         writer = HashSegmentWriter(_FILES, path, HashParameters())
@@ -136,34 +128,26 @@ def _merge_buckets(rows: int, path: str, timer: _Timer) -> WrittenTable:
             Path(part).unlink()
 
 
-def _write(layout: str, rows: int, path: str, table: Index | None, timer: _Timer) -> WrittenTable:
+def _write(layout: str, rows: int, path: str, timer: _Timer) -> WrittenTable:
     if layout == "table":
         return _build_table(rows, path, timer)
     if layout == MERGED:
         return _merge_buckets(rows, path, timer)
-    if table is None:
-        return _build_buckets(_fragments(rows), path, timer)
-    return _slice_table(table, path, timer)
+    return _build_buckets(_fragments(rows), path, timer)
 
 
 def _warm_up(layout: str) -> None:
     """Write a small index, so that imports and kernels are loaded before anything is timed."""
     with tempfile.TemporaryDirectory() as folder:
-        table = None
-        if layout == "sliced":
-            path = f"{folder}/table"
-            written = _build_table(_WARM_ROWS, path, _Timer())
-            table = Index("table", _WARM_ROWS, path, written.num_bytes, written.checksum, 0.0, 0)
-        _write(layout, _WARM_ROWS, f"{folder}/{layout}", table, _Timer())
+        _write(layout, _WARM_ROWS, f"{folder}/{layout}", _Timer())
 
 
-def main(layout: str, rows: str, path: str, table_json: str) -> None:
+def main(layout: str, rows: str, path: str) -> None:
     """Write an index, and print its measurements."""
-    table = Index(**json.loads(table_json)) if table_json else None
     _warm_up(layout)
     memory_before = peak_bytes()
     timer = _Timer()
-    written = _write(layout, int(rows), path, table, timer)
+    written = _write(layout, int(rows), path, timer)
     record = {
         "num_bytes": written.num_bytes,
         "checksum": written.checksum,

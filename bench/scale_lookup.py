@@ -21,17 +21,15 @@ from bench.scale import Index, ScaleResult, keys_of
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.table import IndexTable
 from zonebloom.index.zone_bloom.rows import read_row_table
-from zonebloom.index.zone_bloom.sliced import SlicedTable
 
 _BATCH_SECONDS = 2.0
-# Hashes that are looked up together. The row layout tests each in every zone.
+# Hashes that are looked up together. Filters test each in every zone.
 _TABLE_BATCH = 4096
 
 
 def _open(index: Index) -> IndexTable:
-    """Open an index: the whole file in row layout, or the end of a file in another layout."""
-    openers = {"table": read_row_table, "sliced": SlicedTable}
-    open_index = openers.get(index.layout, HashTable)
+    """Open an index: the whole file of filters, or the end of a file of a hash index."""
+    open_index = read_row_table if index.layout == "table" else HashTable
     return open_index(pafs.LocalFileSystem(), index.path, index.num_bytes, index.checksum)
 
 

@@ -87,7 +87,6 @@ def _ids(random: np.random.Generator, first_ms: int | None) -> list[str]:
 _INDICES = {
     "random ids": {},
     "time-ordered ids": {},
-    "random ids, sliced": {"number_of_items": 512},
     "random ids, HASH": {"index_type": "HASH"},
 }
 

@@ -30,7 +30,7 @@ MANY_FILES = int(os.environ.get("ZONEBLOOM_BENCH_FILES", "10000"))
 @pytest.fixture(scope="module")
 def indexed16(lake16: Path):
     dataset = zb.dataset(lake16)
-    dataset.create_scalar_index("id", spark=False, layout="sliced")
+    dataset.create_scalar_index("id", spark=False)
     yield dataset
     shutil.rmtree(dataset.index_dir)
 

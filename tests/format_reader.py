@@ -132,64 +132,6 @@ def row_layout(data, segment, hashes):
         yield *place, zone["has_null"], is_hit
 
 
-def sliced_layout(data, segment, hashes):
-    """Yield the same for a sliced table."""
-    size, check, version, _, magic = struct.unpack("<QQII8s", data[-32:])
-    end = len(data) - 32 - size
-    directory = data[end:-32]
-    require(xxhash.xxh3_64_hexdigest(data[end:]) == segment["checksum"], "damaged")
-    require((magic, version) == (b"ZBSLICED", 2), "another layout")
-    require(xxhash.xxh64_intdigest(directory) == check, "damaged")
-    items, _, num_zones, num_runs, num_groups, num_tiles, salt, _ = struct.unpack_from(
-        "<qdQQQQQQ", directory
-    )
-    counts = [num_runs] * 4 + [num_groups] + [num_tiles] * 3
-    columns, offset = [], 64
-    for count in counts:
-        columns.append(struct.unpack_from(f"<{count}Q", directory, offset))
-        offset += 8 * count
-    runs, group_blocks, tiles = zip(*columns[:4], strict=True), columns[4], columns[5:]
-    nulls = int.from_bytes(directory[offset : offset + -(-num_zones // 8)], "little")
-    groups = [0] * num_zones
-    if num_groups > 1:
-        code = "B" if num_groups <= 256 else "I"
-        groups = struct.unpack_from(f"<{num_zones}{code}", directory, offset + -(-num_zones // 8))
-    waiting = [iter([z for z in range(num_zones) if groups[z] == g]) for g in range(num_groups)]
-    hits = [False] * num_zones
-    blocks_before = 0
-    for group, tile_start, tile_zones in zip(*tiles, strict=True):
-        row_bytes = -(-tile_zones // 64) * 8
-        block_bytes = 256 * (row_bytes + 8)
-        if row_bytes % 4096 == 0:
-            block_bytes = -(-block_bytes // 4096) * 4096
-        require(tile_start + group_blocks[group] * block_bytes <= end, "a tile outside")
-        bits = 0
-        for hashed in hashes:
-            block = block_of(hashed, group_blocks[group])
-            start = tile_start + block * block_bytes
-            common = -1
-            for word, bit in enumerate(bits_of(hashed)):
-                row = 32 * word + bit
-                place = start + row * row_bytes
-                bytes_of_row = data[place : place + row_bytes]
-                seed = (salt + 256 * (blocks_before + block) + row) % 2**64
-                checks = start + 256 * row_bytes
-                (stored,) = struct.unpack_from("<Q", data, checks + 8 * row)
-                # A damaged row excludes no zone.
-                if xxhash.xxh64_intdigest(bytes_of_row, seed=seed) == stored:
-                    common &= int.from_bytes(bytes_of_row, "little")
-            bits |= common
-        for number in range(tile_zones):
-            hits[next(waiting[group])] = bool(bits >> number & 1)
-        blocks_before += group_blocks[group]
-    zone = 0
-    for fragment_id, first_row, run_zones, num_rows in runs:
-        for start in range(0, items * run_zones, items):
-            length = num_rows if run_zones == 1 else min(items, num_rows - start)
-            yield fragment_id, first_row + start, length, bool(nulls >> zone & 1), hits[zone]
-            zone += 1
-
-
 def hash_layout(data, segment, hashes):
     """Yield the same for the file of a hash index."""
     require(segment_checksum(data) == segment["checksum"], "damaged")
@@ -205,7 +147,7 @@ def hash_layout(data, segment, hashes):
 
 
 LAYOUTS = {
-    "BLOOMFILTER": {"bloomfilter.arrow": row_layout, "bloomfilter.sliced": sliced_layout},
+    "BLOOMFILTER": {"bloomfilter.arrow": row_layout},
     "HASH": {"hash.buckets": hash_layout},
 }
 

@@ -125,7 +125,6 @@ def write_index(index_dir, files, column, items=100, num_blocks=8):
         "parameters": {
             "number_of_items": items,
             "probability": 0.01,
-            "sizing": "log2",
             "fold": False,
         },
         "segments": [segment],

@@ -28,6 +28,7 @@ THOROUGH = "ZONEBLOOM_THOROUGH"
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "zonebloom"
 GOLDEN = ROOT / "tests" / "golden"
+GOLDEN_KEYS = {"golden": bytes(range(32))}
 
 FIXED_TYPES = [
     pa.int8(),
@@ -240,11 +241,13 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(0)
 
 
-def copy_golden(tmp_path: Path, name: str) -> Path:
-    """Copy a folder that a release wrote, with the times of its files, which a checkout changes."""
-    folder = tmp_path / "data"
-    shutil.copytree(GOLDEN / name, folder)
+def copy_golden(tmp_path: Path, name: str | None) -> tuple[Path, Path]:
+    """Copy the golden data, with the times of the files, and an index. Return both folders."""
+    folder, index_dir = tmp_path / "data", tmp_path / "_zonebloom" / "data"
+    shutil.copytree(GOLDEN / "data", folder)
     for number in range(2):
         time = 1_700_000_000_000_000_000 + number
         os.utime(folder / f"part={number}" / "data.parquet", ns=(time, time))
-    return folder
+    if name is not None:
+        shutil.copytree(GOLDEN / name, index_dir)
+    return folder, index_dir

@@ -160,7 +160,7 @@ def test_build_prints_text_and_json(run, data):
     assert [line.split()[0] for line in out.splitlines()] == ["index", "id_idx", "name_idx"]
     assert err.startswith("built in this process in ")
 
-    options = ["--number-of-items=1000", "--probability=0.01", "--sizing=exact", "--name=keys"]
+    options = ["--number-of-items=1000", "--probability=0.01", "--name=keys"]
     code, out, err = run(
         "build", str(data), "--column=id", "--engine=local", "--output=json", *options
     )
@@ -168,7 +168,7 @@ def test_build_prints_text_and_json(run, data):
     answer = json.loads(out)
     assert answer["engine"] == "local"
     (index,) = answer["indices"]
-    assert (index["name"], index["num_zones"], index["sizing"]) == ("keys", 90, "exact")
+    assert (index["name"], index["num_zones"], index["probability"]) == ("keys", 90, 0.01)
 
 
 def test_lookup_prints_text(run, indexed):
@@ -406,13 +406,13 @@ def test_stats_describes_an_index(run, indexed):
 
 def test_validate_reports_refreshed_and_damaged_indices(run, indexed):
     write_file(indexed, 3)
-    code, out, err = run("refresh", str(indexed), "--engine", "local", "--layout", "sliced")
+    code, out, err = run("refresh", str(indexed), "--engine", "local")
     assert code == 0
-    assert out.splitlines()[1].split() == ["id_idx", "1", "0", "sliced", "1"]
+    assert out.splitlines()[1].split() == ["id_idx", "1", "0", "2"]
     assert err.startswith("refreshed in ")
     _, out, _ = run("refresh", str(indexed), "--engine", "local", "--output", "json")
     (index,) = json.loads(out)["indices"]
-    assert (index["layout"], index["changed"], index["fragments_added"]) == ("table", True, 0)
+    assert (index["changed"], index["fragments_added"]) == (False, 0)
     code, out, _ = run("validate", str(indexed))
     assert (code, out.splitlines()[1].split()) == (0, ["id_idx", "sound", "16", "16", "0", "0"])
     expected = {"name": "id_idx", "state": "sound", "zones": 16, "zones_read": 3, "damage": None}

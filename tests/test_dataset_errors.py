@@ -79,12 +79,11 @@ BAD_ARGUMENTS: list[tuple[type[Exception], list[str], tuple, dict]] = [
         ("id",),
         {"number_of_items": 2**30, "probability": 0.0001},
     ),
-    (errors.InvalidArgument, ["sizing is 'big'", "log2, exact"], ("id",), {"sizing": "big"}),
     (errors.InvalidArgument, ["index_type is 'BTREE'", "'BLOOMFILTER'"], ("id", "BTREE"), {}),
     (errors.InvalidArgument, ["index_type is 5"], ("id", 5), {}),
     (
         errors.InvalidArgument,
-        ["unknown parameter 'ndv'", "number_of_items, probability, sizing"],
+        ["unknown parameter 'ndv'", "number_of_items, probability, fold"],
         ("id", zb.IndexConfig(parameters={"ndv": 5})),
         {},
     ),

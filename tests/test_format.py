@@ -9,8 +9,6 @@ import itertools
 import json
 import os
 import re
-import shutil
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,15 +23,11 @@ import xxhash
 from e2e_helpers import array_of, numbered, raw_values, scalar_of, write_files
 from format_decryption import decrypt_folder
 from format_writer import FILTERS, LISTING, write_index
-from helpers import GOLDEN, PLAIN_TYPES, ROOT, copy_golden, index_folder
+from helpers import GOLDEN_KEYS, PLAIN_TYPES, ROOT, copy_golden, index_folder
 from pages import Page
 
 import zonebloom as zb
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
-from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table
-from zonebloom.index.zone_bloom.sliced import SlicedTable
-from zonebloom.index.zone_bloom.sliced_merge import merge_tables
-from zonebloom.index.zone_bloom.table import Zones
 
 LOCAL = pafs.LocalFileSystem()
 PAGE = ROOT / "docs" / "format.md"
@@ -85,23 +79,13 @@ def assert_agree(folder: Path, column: str, keys: list[pa.Scalar], **options: An
     return result
 
 
-def kind_of(layout: str) -> str:
-    """Return the kind of index that has a layout."""
-    return "HASH" if layout == "buckets" else "BLOOMFILTER"
-
-
-def layout_option(layout: str) -> Any:
-    """Return the option of a build for a layout. A hash index has only one, so it has no option."""
-    return "auto" if layout == "buckets" else layout
-
-
 def value_type_of(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
 @pytest.mark.parametrize("arrow_type", TYPES, ids=str)
-def test_the_reader_finds_the_same_zones_for_every_type(tmp_path, arrow_type, layout):
+def test_the_reader_finds_the_same_zones_for_every_type(tmp_path, arrow_type, kind):
     value_type = value_type_of(arrow_type)
     raws = raw_values(value_type, 110)
     rows = [None if row % 11 == 5 else raw for row, raw in enumerate(raws[:100])]
@@ -109,9 +93,7 @@ def test_the_reader_finds_the_same_zones_for_every_type(tmp_path, arrow_type, la
         numbered(start, 50, key=array_of(arrow_type, rows[start : start + 50])) for start in (0, 50)
     ]
     write_files(tmp_path / "data", tables)
-    zb.dataset(tmp_path / "data").create_scalar_index(
-        "key", kind_of(layout), number_of_items=16, layout=layout_option(layout), spark=False
-    )
+    zb.dataset(tmp_path / "data").create_scalar_index("key", kind, number_of_items=16, spark=False)
     # Parquet stores some types as others, such as date64 as date32.
     stored_type = value_type_of(zb.dataset(tmp_path / "data").schema.field("key").type)
     sample = [*raws[:8], *raws[60:68], *raws[100:]]
@@ -142,29 +124,29 @@ def write(folder: Path, number: int, table: pa.Table) -> Path:
     return path
 
 
-def refresh(folder: Path, **options: Any) -> None:
-    zb.dataset(folder).optimize.optimize_indices(spark=False, **options)
+def refresh(folder: Path) -> None:
+    zb.dataset(folder).optimize.optimize_indices(spark=False)
 
 
 @pytest.mark.parametrize(
-    ("layout", "parameters"),
+    ("kind", "parameters"),
     [
-        *itertools.product(["auto", "table", "sliced"], [{}, {"fold": False}, {"sizing": "exact"}]),
-        *itertools.product(["buckets"], [{}, {"fold": True}, {"probability": 0.2}]),
+        *itertools.product(["BLOOMFILTER"], [{}, {"fold": False}]),
+        *itertools.product(["HASH"], [{}, {"fold": True}, {"probability": 0.2}]),
     ],
     ids=str,
 )
-def test_the_reader_agrees_after_refreshes_merges_and_changes(tmp_path, layout, parameters):
+def test_the_reader_agrees_after_refreshes_merges_and_changes(tmp_path, kind, parameters):
     """Segments are added and merged, filters have several sizes, and files change or vanish."""
     folder = tmp_path / "data"
     keys = [pa.scalar(i, pa.int64()) for i in (0, 7, 333, 500, 1007, 1777, 5000)]
     names = [pa.scalar(f"customer {i}") for i in range(4)]
     write(folder, 0, orders(0, 330))
-    options = {"number_of_items": 40, "spark": False, "layout": layout_option(layout), **parameters}
-    zb.dataset(folder).create_scalar_index(["id", "few"], kind_of(layout), **options)
+    options = {"number_of_items": 40, "spark": False, **parameters}
+    zb.dataset(folder).create_scalar_index(["id", "few"], kind, **options)
     for number in range(1, 4):
         write(folder, number, orders(500 * number, 45))
-        refresh(folder, layout=layout_option(layout))
+        refresh(folder)
     assert_agree(folder, "id", keys)
     assert_agree(folder, "few", names)
     write(folder, 1, orders(500, 46))
@@ -173,8 +155,7 @@ def test_the_reader_agrees_after_refreshes_merges_and_changes(tmp_path, layout, 
     with pytest.warns(StaleIndexWarning):
         result = assert_agree(folder, "id", keys)
     assert (result["day=1/part-000.parquet"], result["day=9/part-000.parquet"]) == (None, None)
-    other_layouts = {"buckets": "auto", "table": "sliced"}
-    refresh(folder, layout=other_layouts.get(layout, "table"))
+    refresh(folder)
     assert_agree(folder, "id", keys)
     result = assert_agree(folder, "few", names)
     assert None not in result.values() and "day=2/part-000.parquet" not in result
@@ -212,21 +193,25 @@ GOLDEN_IDS = [pa.scalar(i, pa.int64()) for i in (0, 7919, 15838, 59383, 67302, 7
 GOLDEN_NAMES = [pa.scalar(name) for name in ("n31-0", "n62-0", "n31-500", "n62-500", "n0")]
 
 
-def test_the_reader_agrees_on_a_folder_that_an_earlier_release_wrote(tmp_path):
-    folder = copy_golden(tmp_path, "catalog-6")
-    assert_agree(folder, "id", GOLDEN_IDS)
-    assert_agree(folder, "name", GOLDEN_NAMES)
+def test_the_reader_agrees_on_a_folder_that_was_written_before(tmp_path):
+    folder, index_dir = copy_golden(tmp_path, "plain")
+    ds = zb.dataset(folder)
+    ds.drop_index("id_zones")
+    for column, keys in (("id", GOLDEN_IDS), ("name", GOLDEN_NAMES)):
+        for key in keys:
+            result = found_by_reader(folder, index_dir, column, key)
+            assert None not in result.values()
+            assert result == found_by_zonebloom(ds, folder, column, key)
 
 
 def test_the_reader_agrees_on_an_encrypted_folder_that_it_decrypts(tmp_path):
-    folder = copy_golden(tmp_path, "catalog-6")
-    keys = {"golden": bytes(range(32))}
-    shutil.rmtree(folder / "_zonebloom")
-    shutil.copytree(GOLDEN / "sealed-6" / "_zonebloom", folder / "_zonebloom")
-    result = found_by_reader(folder, folder / "_zonebloom", "id", GOLDEN_IDS[1])
+    folder, index_dir = copy_golden(tmp_path, "sealed")
+    result = found_by_reader(folder, index_dir, "id", GOLDEN_IDS[1])
     assert set(result.values()) == {None}
-    decrypt_folder(folder / "_zonebloom", tmp_path / "clear", keys)
-    ds = zb.dataset(folder, encryption=zb.Encryption("golden", keys))
+    encryption = zb.Encryption("golden", GOLDEN_KEYS)
+    ds = zb.dataset(folder, encryption=encryption)
+    ds.drop_index("id_zones")
+    decrypt_folder(index_dir, tmp_path / "clear", GOLDEN_KEYS)
     for column, column_keys in (("id", GOLDEN_IDS), ("name", GOLDEN_NAMES)):
         for key in column_keys:
             result = found_by_reader(folder, tmp_path / "clear", column, key)
@@ -234,69 +219,14 @@ def test_the_reader_agrees_on_an_encrypted_folder_that_it_decrypts(tmp_path):
             assert None not in result.values()
 
 
-@pytest.mark.parametrize("name", ["catalog-1", "catalog-5"])
-def test_the_reader_refuses_earlier_formats_and_reads_all_rows(tmp_path, name):
-    folder = copy_golden(tmp_path, name)
-    result = found_by_reader(folder, folder / "_zonebloom", "id", GOLDEN_IDS[0])
-    assert set(result.values()) == {None} and len(result) == 2
-
-
-def random_zones(count: int, num_blocks: int) -> Zones:
-    """Return zones of ten rows, with three quarters of the bits of their filters set."""
-    source = np.random.default_rng(num_blocks)
-    words = source.integers(0, 2**32, (2, count, 8 * num_blocks), dtype=np.uint32)
-    starts = np.arange(count, dtype=np.uint64) * np.uint64(10)
-    lengths = np.full(count, 10, dtype=np.uint64)
-    return Zones(starts, lengths, source.random(count) < 0.3, words[0] | words[1])
-
-
-def sliced_table(path: Path, fragments: list[tuple[int, Zones]], tile_zones: int) -> SlicedTable:
-    writer = RowTableWriter(LOCAL, f"{path}.rows", 10, 0.01)
-    for fragment_id, zones in fragments:
-        writer.write(fragment_id, zones)
-    written = writer.close()
-    rows = read_row_table(LOCAL, f"{path}.rows", written.num_bytes, written.checksum)
-    merged = merge_tables([rows], LOCAL, str(path), tile_zones)
-    return SlicedTable(LOCAL, str(path), merged.num_bytes, merged.checksum)
-
-
-@pytest.mark.parametrize(
-    ("tile_zones", "counts"),
-    [(64, {1: 300, 4: 70}), (4096, {1: 4096, 2: 100, 8: 5000}), (32768, {1: 40_000})],
-    ids=str,
-)
-def test_the_reader_agrees_on_sliced_tables_of_many_tiles(tmp_path, tile_zones, counts):
-    """Tiles of several groups, also with bit rows of whole pages."""
-    fragments = []
-    for fragment_id, (num_blocks, count) in enumerate(counts.items()):
-        # Each fragment has filters of two sizes, so the zones of a group are not consecutive.
-        fragments += [
-            (fragment_id, random_zones(count, num_blocks)),
-            (10 + fragment_id, random_zones(9, 3)),
-        ]
-    path = tmp_path / "bloomfilter.sliced"
-    table = sliced_table(path, fragments, tile_zones)
-    data = path.read_bytes()
-    (size,) = struct.unpack_from("<Q", data, len(data) - 32)
-    segment = {"checksum": xxhash.xxh3_64_hexdigest(data[-32 - size :])}
-    for hashed in np.random.default_rng(0).integers(0, 2**64, 4, dtype=np.uint64).tolist():
-        zones = list(format_reader.sliced_layout(data, segment, [hashed]))
-        hits = [number for number, zone in enumerate(zones) if zone[4]]
-        assert hits == table.find(np.array([hashed], dtype=np.uint64)).tolist()
-        columns = table.fragment_ids, table.starts, table.lengths, table.has_null
-        assert [zone[:4] for zone in zones] == list(
-            zip(*(column.tolist() for column in columns), strict=True)
-        )
-
-
-@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
-def test_the_reader_finds_the_zones_with_a_null(tmp_path, layout):
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_the_reader_finds_the_zones_with_a_null(tmp_path, kind):
     folder = tmp_path / "data"
     rows = [None if 30 <= i < 35 or i in (50, 99) else i for i in range(100)]
     write(folder, 0, pa.table({"id": pa.array(rows, pa.int32())}))
     write(folder, 1, pa.table({"id": pa.array(range(7), pa.int32())}))
-    options = {"number_of_items": 10, "layout": layout_option(layout), "spark": False}
-    zb.dataset(folder).create_scalar_index("id", kind_of(layout), **options)
+    options = {"number_of_items": 10, "spark": False}
+    zb.dataset(folder).create_scalar_index("id", kind, **options)
     null = pa.scalar(None, pa.int32())
     assert found_by_reader(folder, index_folder(folder), "id", null) == {
         "day=0/part-000.parquet": [(30, 40), (50, 60), (90, 100)],
@@ -365,13 +295,13 @@ def test_an_index_folder_of_its_own_has_whole_paths_as_keys(tmp_path):
     assert ranges == {str(path): []}
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
-def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, layout):
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, kind):
     folder, keys = tmp_path / "data", {"old": bytes(16), "new €": bytes(range(24))}
     write(folder, 0, orders(0, 600))
     ds = zb.dataset(folder, encryption=zb.Encryption("old", keys))
-    options = {"number_of_items": 20, "layout": layout_option(layout), "spark": False}
-    ds.create_scalar_index("id", kind_of(layout), **options)
+    options = {"number_of_items": 20, "spark": False}
+    ds.create_scalar_index("id", kind, **options)
     write(folder, 1, orders(1000, 600))
     ds = zb.dataset(folder, encryption=zb.Encryption("new €", keys))
     ds.optimize.optimize_indices(spark=False)
@@ -386,13 +316,13 @@ def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, layout):
         assert None not in ranges.values()
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
-def test_the_reader_loses_no_row_in_a_damaged_folder(tmp_path, layout):
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_the_reader_loses_no_row_in_a_damaged_folder(tmp_path, kind):
     folder, index_dir = tmp_path / "data", tmp_path / "_zonebloom" / "data"
     for number in range(2):
         write(folder, number, orders(500 * number, 300))
-        options = {"number_of_items": 20, "layout": layout_option(layout), "spark": False}
-        zb.dataset(folder).create_scalar_index("id", kind_of(layout), **options)
+        options = {"number_of_items": 20, "spark": False}
+        zb.dataset(folder).create_scalar_index("id", kind, **options)
     key = pa.scalar(777, pa.int64())
     whole = found_by_reader(folder, index_dir, "id", key)
     assert whole["day=0/part-000.parquet"] is not None
@@ -468,24 +398,18 @@ def written_folders(tmp_path) -> list[Path]:
     """Return index folders with every kind of file that a build or a merge writes."""
     encryption = zb.Encryption("2026", {"2026": bytes(16)})
     folders = []
-    for layout, keys in (
-        ("table", None),
-        ("sliced", None),
-        ("sliced", encryption),
-        ("buckets", None),
-    ):
-        data = tmp_path / f"{layout}-{keys is None}"
+    for kind, keys in (("BLOOMFILTER", None), ("BLOOMFILTER", encryption), ("HASH", None)):
+        data = tmp_path / f"{kind}-{keys is None}"
         write(data, 0, orders(0, 100))
         ds = zb.dataset(data, encryption=keys)
         options = {
-            "layout": layout_option(layout),
             "global_filter": True,
             "number_of_items": 10,
             "spark": False,
         }
-        ds.create_scalar_index(["id", "few"], kind_of(layout), **options)
+        ds.create_scalar_index(["id", "few"], kind, **options)
         write(data, 1, orders(100, 100))
-        ds.optimize.optimize_indices(layout=layout_option(layout), spark=False)
+        ds.optimize.optimize_indices(spark=False)
         folders.append(index_folder(data))
     return folders
 
@@ -516,10 +440,10 @@ def test_the_page_names_everything_that_a_build_writes(written_folders):
             schema = pa.ipc.open_file(data).schema
             names |= {*schema.names, *(key.decode() for key in schema.metadata)}
         elif path.suffix != ".sbbf":
-            assert data[:8] in (b"ZBSEALED", b"ZBSLICED", b"ZBBUCKET")
+            assert data[:8] in (b"ZBSEALED", b"ZBBUCKET")
             names.add(data[:8].decode())
     assert patterns == {".json", ".arrow"}
-    assert {"bloomfilter.arrow", "bloomfilter.sliced", "bloomfilter_item", "sealed_by"} <= names
+    assert {"bloomfilter.arrow", "bloomfilter_item", "sealed_by"} <= names
     assert {"hash.buckets", "ZBBUCKET"} <= names
     # Names in the output of the example alone are not explained.
     text = re.sub(r"(?ms)^```.*?^```$", "", PAGE.read_text(encoding="utf-8"))

@@ -29,7 +29,6 @@ UNUSED_BY_LOOKUPS = (
     "zonebloom.facade.indices.",
     "zonebloom.index.describe.",
     "zonebloom.index.validate.",
-    "zonebloom.index.zone_bloom.sliced.",
     "zonebloom.index.zone_bloom.train.",
     "zonebloom.parquet.decrypted_file.",
     "zonebloom.parquet.embedded_filters.",

@@ -17,28 +17,28 @@ from pyarrow import feather
 import zonebloom as zb
 from zonebloom.base.row_ranges import OFFSET_BITS
 
-# (type, rows of each file, distinct values, rows per zone, rows per row group, sizing, probability)
-SHAPES: list[tuple[pa.DataType, list[int], int, int, int, str, float]] = [
-    (pa.int8(), [300, 300, 1], 200, 50, 70, "log2", 0.01),
-    (pa.int16(), [1000], 900, 64, 333, "exact", 0.00057),
-    (pa.int32(), [700, 0, 700], 1000, 100, 100, "log2", 0.00057),
-    (pa.int64(), [10_000, 10_000, 10_000], 20_000, 8192, 4000, "log2", 0.00057),
-    (pa.uint8(), [250], 200, 7, 1000, "log2", 0.3),
-    (pa.uint32(), [999, 1001], 1500, 128, 128, "exact", 0.01),
-    (pa.uint64(), [2000], 1900, 1, 2000, "log2", 0.00057),
-    (pa.float32(), [1500, 10], 1000, 100, 700, "log2", 0.00057),
-    (pa.float64(), [800, 800], 1200, 33, 800, "exact", 0.1),
-    (pa.string(), [10_000, 10_000, 10_000], 20_000, 8192, 10_000, "exact", 0.00057),
-    (pa.string(), [100] * 20, 500, 16, 50, "log2", 0.00057),
-    (pa.large_string(), [1200], 800, 100, 500, "log2", 0.00057),
-    (pa.binary(), [900, 900], 1000, 128, 400, "log2", 0.00057),
-    (pa.binary(16), [1300], 1000, 100, 1300, "exact", 0.05),
-    (pa.decimal128(20, 3), [600, 600], 1000, 90, 100, "log2", 0.00057),
-    (pa.decimal256(60, 10), [1000], 600, 100, 1000, "log2", 0.00057),
-    (pa.date32(), [1500, 1500], 2000, 200, 1000, "log2", 0.00057),
-    (pa.time64("us"), [800], 700, 64, 100, "exact", 0.00057),
-    (pa.timestamp("ns", "UTC"), [1100, 900], 1500, 128, 300, "log2", 0.00057),
-    (pa.duration("ms"), [700], 600, 50, 700, "log2", 0.00057),
+# (type, rows of each file, distinct values, rows per zone, rows per row group, probability)
+SHAPES: list[tuple[pa.DataType, list[int], int, int, int, float]] = [
+    (pa.int8(), [300, 300, 1], 200, 50, 70, 0.01),
+    (pa.int16(), [1000], 900, 64, 333, 0.00057),
+    (pa.int32(), [700, 0, 700], 1000, 100, 100, 0.00057),
+    (pa.int64(), [10_000, 10_000, 10_000], 20_000, 8192, 4000, 0.00057),
+    (pa.uint8(), [250], 200, 7, 1000, 0.3),
+    (pa.uint32(), [999, 1001], 1500, 128, 128, 0.01),
+    (pa.uint64(), [2000], 1900, 1, 2000, 0.00057),
+    (pa.float32(), [1500, 10], 1000, 100, 700, 0.00057),
+    (pa.float64(), [800, 800], 1200, 33, 800, 0.1),
+    (pa.string(), [10_000, 10_000, 10_000], 20_000, 8192, 10_000, 0.00057),
+    (pa.string(), [100] * 20, 500, 16, 50, 0.00057),
+    (pa.large_string(), [1200], 800, 100, 500, 0.00057),
+    (pa.binary(), [900, 900], 1000, 128, 400, 0.00057),
+    (pa.binary(16), [1300], 1000, 100, 1300, 0.05),
+    (pa.decimal128(20, 3), [600, 600], 1000, 90, 100, 0.00057),
+    (pa.decimal256(60, 10), [1000], 600, 100, 1000, 0.00057),
+    (pa.date32(), [1500, 1500], 2000, 200, 1000, 0.00057),
+    (pa.time64("us"), [800], 700, 64, 100, 0.00057),
+    (pa.timestamp("ns", "UTC"), [1100, 900], 1500, 128, 300, 0.00057),
+    (pa.duration("ms"), [700], 600, 50, 700, 0.00057),
 ]
 LOOKUPS = 10_000 // len(SHAPES)
 
@@ -59,7 +59,7 @@ def addresses(lengths: list[int]) -> Iterator[int]:
 
 @pytest.mark.parametrize("number", range(len(SHAPES)))
 def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
-    arrow_type, lengths, distinct, items, row_group_size, sizing, probability = SHAPES[number]
+    arrow_type, lengths, distinct, items, row_group_size, probability = SHAPES[number]
     rng = random.Random(number)
     total = sum(lengths)
     values = raw_values(arrow_type, distinct + 40, seed=number)
@@ -73,7 +73,7 @@ def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
         first_row += rows
     write_files(tmp_path, tables, row_group_size=row_group_size)
     ds = zb.dataset(tmp_path)
-    build(ds, "key", number_of_items=items, sizing=sizing, probability=probability)
+    build(ds, "key", number_of_items=items, probability=probability)
 
     row_addresses = list(addresses(lengths))
     expected = rows_of(raws)

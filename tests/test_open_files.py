@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from e2e_helpers import build, numbered, write_files
+from e2e_helpers import numbered, write_files
 
 import zonebloom as zb
 
@@ -23,18 +23,18 @@ def num_open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_a_reader_holds_the_files_of_one_version_only(tmp_path: Path, layout):
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_a_reader_holds_the_files_of_one_version_only(tmp_path: Path, kind):
     write_files(tmp_path, [numbered(0, ROWS)], row_group_size=25)
     writer = zb.dataset(tmp_path)
-    build(writer, "row", number_of_items=10, layout=layout)
+    writer.create_scalar_index("row", kind, number_of_items=10, spark=False)
     reader = zb.dataset(tmp_path)
     open_files, traced_bytes = [], []
     tracemalloc.start()
     try:
         for number in range(1, 3 * ROUNDS + 1):
             # Every round replaces the index and deletes the files of the one before.
-            build(writer, "row", number_of_items=10, layout=layout)
+            writer.create_scalar_index("row", kind, number_of_items=10, spark=False)
             writer.vacuum(timedelta(0))
             reader.checkout_latest()
             row = number % ROWS

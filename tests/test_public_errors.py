@@ -146,13 +146,8 @@ BUILDS = [
     "replace",
     "number_of_items",
     "probability",
-    "sizing",
     "fold",
-    "max_false_zones",
-    "layout",
     "global_filter",
-    "expected_num_items",
-    "global_probability",
     "plaintext",
     "train",
     "tokens",
@@ -190,19 +185,13 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
         f"create_scalar_index({name})": lambda ds, v, name=name: built(ds, **{name: v})
         for name in BUILDS
     },
-    "create_scalar_index(expected_num_items) of a global filter": lambda ds, v: built(
-        ds, global_filter=True, expected_num_items=v
-    ),
-    "create_scalar_index(global_probability) of a global filter": lambda ds, v: built(
-        ds, global_filter=True, global_probability=v
-    ),
     "IndexConfig(index_type)": lambda ds, v: built(ds, index_type=zb.IndexConfig(v)),
     "IndexConfig(parameters)": lambda ds, v: built(ds, index_type=zb.IndexConfig(parameters=v)),
     **{
         f"optimize_indices({name})": lambda ds, v, name=name: ds.optimize.optimize_indices(
             **{"spark": False, name: v}
         )
-        for name in ("index_names", "layout", "retention", "spark", "progress")
+        for name in ("index_names", "retention", "spark", "progress")
     },
     **{
         name: lambda ds, v, name=name: getattr(ds, name)(v)

@@ -207,11 +207,9 @@ def test_a_changed_file_always_raises():
 # An index
 
 
-@pytest.mark.parametrize(
-    ("kind", "layout"), [("BLOOMFILTER", "table"), ("BLOOMFILTER", "sliced"), ("HASH", "buckets")]
-)
-def test_an_encrypted_index_answers_like_an_unencrypted_one(folder, kind, layout):
-    build(folder, index_type=kind, layout=layout)
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_an_encrypted_index_answers_like_an_unencrypted_one(folder, kind):
+    build(folder, index_type=kind)
     ds = zb.dataset(folder, encryption=KEYS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -224,7 +222,7 @@ def test_an_encrypted_index_answers_like_an_unencrypted_one(folder, kind, layout
         over_all = ds.global_filter("id")
         assert over_all is not None and over_all.is_current
     plain = zb.dataset(folder, index_dir=str(folder.parent / "plain"))
-    plain.create_scalar_index("id", kind, number_of_items=100, spark=False, layout=layout)
+    plain.create_scalar_index("id", kind, number_of_items=100, spark=False)
     for key in (*keys, -1):
         assert ds.search(f"id = {key}").at_most == plain.search(f"id = {key}").at_most
 
@@ -235,7 +233,7 @@ def test_an_encrypted_index_is_refreshed_compacted_and_vacuumed(folder, kind):
     for number in range(PARTS, PARTS + 3):
         pq.write_table(part(number), folder / f"part-{number}.parquet")
         ds = zb.dataset(folder, encryption=KEYS)
-        ds.optimize.optimize_indices(layout=("table", "sliced")[number % 2], spark=False)
+        ds.optimize.optimize_indices(spark=False)
     ds.vacuum(timedelta(0))
     reopened = zb.dataset(folder, encryption=KEYS)
     assert_right(reopened)
@@ -403,14 +401,14 @@ def test_an_index_that_is_not_encrypted_is_not_used(folder):
 # Damage
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_changed_or_exchanged_parts_lose_no_row(folder, layout):
-    build(folder, layout=layout)
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_changed_or_exchanged_parts_lose_no_row(folder, kind):
+    build(folder, index_type=kind)
     index = index_folder(folder)
     rng = random.Random(4)
     whole = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
     # These files belong to an older version of the same index.
-    build(folder, layout=layout)
+    build(folder, index_type=kind)
     newer = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
     paths = sorted(newer.keys() - whole.keys())
     noticed = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,18 +67,16 @@ def table() -> pa.Table:
     return pa.table({"id": range(ROWS), "text": [f"text {n}" for n in range(ROWS)]})
 
 
-def index(folder: Path, format: str, layout: Any) -> None:
+def index(folder: Path, format: str, kind: str) -> None:
     ds = zb.dataset(folder, format=format)
-    ds.create_scalar_index(
-        "id", spark=False, layout=layout, number_of_items=ITEMS, global_filter=True
-    )
+    ds.create_scalar_index("id", kind, spark=False, number_of_items=ITEMS, global_filter=True)
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_truncated_index_files_lose_no_row(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_truncated_index_files_lose_no_row(tmp_path: Path, kind: str) -> None:
     (tmp_path / "whole").mkdir()
     pq.write_table(table(), tmp_path / "whole" / "a.parquet")
-    index(tmp_path / "whole", "parquet", layout)
+    index(tmp_path / "whole", "parquet", kind)
     expected = {(size, key): f"['text {key}']" for size in (0, 5000) for key in KEYS}
     results = lookups_after_truncation(tmp_path, "parquet", "segments/*/*", [0, 5000])
     assert results == expected
@@ -90,7 +87,7 @@ def test_truncated_arrow_ipc_files_raise(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     with pa.ipc.new_file(str(tmp_path / "whole" / "a.arrow"), table().schema) as writer:
         writer.write_table(table(), 3000)
-    index(tmp_path / "whole", "ipc", "table")
+    index(tmp_path / "whole", "ipc", "BLOOMFILTER")
     expected = {(size, key): "FragmentUnreadable" for size in (0, 100_000) for key in KEYS}
     assert lookups_after_truncation(tmp_path, "ipc", "a.arrow", [0, 100_000]) == expected
 

@@ -25,14 +25,13 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument, SchemaMismatch
 from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
 from zonebloom.index.kinds import kind_of
-from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table
-from zonebloom.index.zone_bloom.sliced_merge import merge_tables
+from zonebloom.index.zone_bloom.rows import RowTableWriter
 from zonebloom.parquet.page_map import merge_page_maps
 from zonebloom.sbbf.filter import Sbbf
 
 ITEMS, ROWS, FILES = 16, 100, 3
 ZONES = FILES * math.ceil(ROWS / ITEMS)
-LAYOUTS = ["table", "sliced"]
+KINDS = ["BLOOMFILTER", "HASH"]
 
 
 def part(number: int) -> pa.Table:
@@ -52,10 +51,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def build(folder: Path, layout: Any = "table", column: Any = "id", **options: Any) -> zb.Dataset:
+def build(
+    folder: Path, kind: str = "BLOOMFILTER", column: Any = "id", **options: Any
+) -> zb.Dataset:
     ds = zb.dataset(folder, **options)
     ds.create_scalar_index(
-        column, name="i", spark=False, layout=layout, number_of_items=ITEMS, global_filter=True
+        column, kind, "i", spark=False, number_of_items=ITEMS, global_filter=True
     )
     return ds
 
@@ -63,8 +64,8 @@ def build(folder: Path, layout: Any = "table", column: Any = "id", **options: An
 # Sound indices
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_new_index_of_every_type_is_sound(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_index_of_every_type_is_sound(tmp_path: Path, kind: str) -> None:
     # Some random bits are no valid decimals, days or times.
     unlike = {pa.date64(), *(k for k in PLAIN_TYPES if pa.types.is_time(k))}
     kinds = [k for k in PLAIN_TYPES if not pa.types.is_decimal(k) and k not in unlike]
@@ -72,11 +73,11 @@ def test_a_new_index_of_every_type_is_sound(tmp_path: Path, layout: str) -> None
     in_memory = pa.table(columns)
     numbers = pa.array([None if i % 9 == 4 else i for i in range(70)], pa.int32())
     stored: dict[str, Any] = {
-        kind: numbers.cast(kind)
-        for kind in ("int8", "uint16", "float", "double", "string", "date32", "time32[s]")
+        name: numbers.cast(name)
+        for name in ("int8", "uint16", "float", "double", "string", "date32", "time32[s]")
     }
-    for kind in ("timestamp[ms]", "timestamp[ns]", "duration[us]"):
-        stored[kind] = numbers.cast("int64").cast(kind)
+    for name in ("timestamp[ms]", "timestamp[ns]", "duration[us]"):
+        stored[name] = numbers.cast("int64").cast(name)
     stored["decimal"] = numbers.cast(pa.decimal128(12, 2))
     stored["large_binary"] = stored["string"].cast("large_binary")
     stored["word"] = pa.array(["a", "b", None, "a", "ä"] * 14).dictionary_encode()
@@ -84,7 +85,7 @@ def test_a_new_index_of_every_type_is_sound(tmp_path: Path, layout: str) -> None
     write_files(tmp_path, [pa.table(stored), pa.table(stored).slice(3)])
     for ds, zones in ((zb.dataset(in_memory), 5), (zb.dataset(tmp_path), 10)):
         names = ds.schema.names
-        ds.create_scalar_index(names, spark=False, layout=layout, number_of_items=ITEMS)
+        ds.create_scalar_index(names, kind, spark=False, number_of_items=ITEMS)
         for name in names:
             validated = ds.validate_index(f"{name}_idx", sample="all")
             assert (validated, validated.zones_read, validated.state) == (zones, zones, "sound"), (
@@ -104,7 +105,7 @@ def test_a_new_index_of_other_sources_is_sound(tmp_path: Path, format: str) -> N
                 writer.write_table(table, 30)
         else:
             pq.write_table(table, path, row_group_size=30)
-    ds = build(tmp_path, "sliced", "st.a", format=format)
+    ds = build(tmp_path, "HASH", "st.a", format=format)
     validated = ds.validate_index("i", sample="all")
     assert validated.zones_read == validated == 14
     memory = zb.dataset(pa.concat_tables([table, table]))
@@ -154,15 +155,13 @@ def rewrite(ds: zb.Dataset, change: Callable[[Catalog, IndexEntry], IndexEntry])
 
 
 def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry], IndexEntry]:
-    """Rewrite the zones of every fragment with a change, in the same layout."""
+    """Rewrite the zones of every fragment with a change."""
 
     def changed(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         segments = []
         for segment in entry.segments:
             table = kind_of(entry).open(catalog, segment, None)
             path = catalog.path(segment.name, segment.file)
-            is_sliced = segment.file == "bloomfilter.sliced"
-            rows = f"{path}.rows" if is_sliced else path
             runs = [
                 (fragment, replace(zones, filters=zones.filters.copy()))
                 for fragment, zones in table.zones()
@@ -170,16 +169,11 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
             for _, zones in runs:
                 change(zones)
             writer = RowTableWriter(
-                catalog.filesystem, rows, table.number_of_items, table.probability
+                catalog.filesystem, path, table.number_of_items, table.probability
             )
             for fragment, zones in runs:
                 writer.write(fragment, zones)
             written_table = writer.close()
-            if is_sliced:
-                row_table = read_row_table(
-                    catalog.filesystem, rows, written_table.num_bytes, written_table.checksum
-                )
-                written_table = merge_tables([row_table], catalog.filesystem, path)
             segments.append(
                 replace(segment, num_bytes=written_table.num_bytes, checksum=written_table.checksum)
             )
@@ -188,10 +182,9 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
     return changed
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(6))
-def test_a_cleared_bit_in_a_filter_is_found(folder: Path, layout: str, seed: int) -> None:
-    ds = build(folder, layout)
+def test_a_cleared_bit_in_a_filter_is_found(folder: Path, seed: int) -> None:
+    ds = build(folder)
     assert ds.validate_index("i", sample="all").state == "sound"
     rng = random.Random(seed)
     validated = []
@@ -211,19 +204,18 @@ def test_a_cleared_bit_in_a_filter_is_found(folder: Path, layout: str, seed: int
         ds.validate_index("i", sample="all")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_missing_null_flag_is_found(folder: Path, layout: str) -> None:
+def test_a_missing_null_flag_is_found(folder: Path) -> None:
     def clear(zones: Any) -> None:
         zones.has_null[:] = False
 
     with pytest.raises(CorruptIndex, match=r"the null flag of rows 0 to 16 of .* excludes a null"):
-        rewrite(build(folder, layout), with_table(clear)).validate_index("i", sample="all")
+        rewrite(build(folder), with_table(clear)).validate_index("i", sample="all")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_filters_of_another_column_are_found(folder: Path, layout: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_filters_of_another_column_are_found(folder: Path, kind: str) -> None:
     """Exchange the files of two indices, and let the catalog name another column."""
-    ds = rewrite(build(folder, layout), lambda _, entry: replace(entry, column=("other",)))
+    ds = rewrite(build(folder, kind), lambda _, entry: replace(entry, column=("other",)))
     assert ds.count_rows("other = 8") == 0
     for count in (1, 16, "all"):
         with pytest.raises(CorruptIndex, match="excludes"):

@@ -66,7 +66,7 @@ def entry(name="id_idx", segments=1):
         ("st", "id"),
         "int64",
         "BLOOMFILTER",
-        {"number_of_items": 100, "probability": 0.01, "sizing": "exact", "fold": True},
+        {"number_of_items": 100, "probability": 0.01, "fold": True},
         tuple(
             Segment(f"{ABC}-{i:04d}", "bloomfilter.arrow", 1000 + i, "00ff", 7, (0, 1))
             for i in range(segments)
@@ -485,7 +485,7 @@ HOSTILE = [
     put("indices", 0, "parameters", value={"number_of_items": [8192]}),
     put("indices", 0, "parameters", value={"probability": 2}),
     put("indices", 0, "parameters", value={"probability": "0.1"}),
-    put("indices", 0, "parameters", value={"sizing": "best"}),
+    put("indices", 0, "parameters", value={"fold": "best"}),
     put("indices", 0, "parameters", value={"evil": 1}),
     put("fragments", value=5),
     put("fragments", "checksum", value="0"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,6 @@ from zonebloom.catalog.versions import decode_listing
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.zone_bloom.rows import RowTable
-from zonebloom.index.zone_bloom.sliced_file import SLICED_MAGIC, TRAILER, read_directory
 from zonebloom.parquet.page_map import PageMap
 
 READERS = {
@@ -134,39 +132,3 @@ def test_zones_whose_length_differs_from_the_index_lose_no_row(tmp_path):
         IndexNotUsedWarning, match="has zones of 100 rows, but its index has zones of 101"
     ):
         assert zb.dataset(tmp_path).to_table(filter="id = 500")["id"].to_pylist() == [500]
-
-
-def test_a_directory_with_more_zones_than_filters_is_refused_before_it_is_unpacked():
-    zones = 8 << 20
-    head = struct.pack("<qdQQQQQQ", 8192, 0.00057, zones, 1, 1, 0, 0, 0)
-    numbers = np.array([0, 0, zones, zones, 1], dtype="<u8").tobytes()
-    data = head + numbers + bytes(zones // 8)
-    trailer = TRAILER.pack(len(data), xxhash.xxh64_intdigest(data), 2, 0, SLICED_MAGIC)
-    tracemalloc.start()
-    with pytest.raises(ValueError, match="too short for the filters of its zones"):
-        read_directory(data, trailer, len(data) + TRAILER.size)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < len(data)
-
-
-def test_filters_smaller_than_those_of_the_tile_are_refused(tmp_path):
-    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
-    options = {"layout": "sliced", "number_of_items": 100, "spark": False}
-    zb.dataset(tmp_path).create_scalar_index("id", **options)
-    [path] = index_folder(tmp_path).glob("**/*.sliced")
-    data = path.read_bytes()
-    size, _, version, rest, magic = TRAILER.unpack(data[-TRAILER.size :])
-    _, directory = np.split(
-        np.frombuffer(bytearray(data[: -TRAILER.size]), np.uint8), [len(data) - TRAILER.size - size]
-    )
-    *_, num_runs, num_groups, _, _, _ = struct.unpack_from("<qdQQQQQQ", directory)
-    blocks = directory[64 + 32 * num_runs :][: 8 * num_groups].view("<u8")
-    assert blocks.tolist() == [8]
-    read_directory(directory.tobytes(), data[-TRAILER.size :], len(data))
-    for forged in (1, 7, 9):
-        blocks[0] = forged
-        changed = directory.tobytes()
-        trailer = TRAILER.pack(size, xxhash.xxh64_intdigest(changed), version, rest, magic)
-        with pytest.raises(ValueError, match=r"beyond its tiles|at a wrong offset"):
-            read_directory(changed, trailer, len(data))

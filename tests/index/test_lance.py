@@ -150,12 +150,11 @@ def test_file_has_the_five_columns_and_the_metadata_lance_writes(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "num_blocks"),
     [
-        ({"sizing": "log2"}, {1024}),
-        ({"sizing": "exact"}, {604}),
+        ({"fold": False}, {1024}),
         # The zones have 8,192 and 1,808 rows, and the fill decides the size.
         ({"fold": True}, {1024, 256, 128}),
     ],
-    ids=["log2", "exact", "folded"],
+    ids=["log2", "folded"],
 )
 def test_lance_scans_with_our_table(tmp_path: Path, options: dict, num_blocks: set[int]):
     rows = 3 * ROWS

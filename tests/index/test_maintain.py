@@ -424,8 +424,8 @@ def test_a_vacuum_keeps_foreign_files_in_a_used_segment(shared):
     ds, folder, elsewhere = shared
     (segment,) = (path.parent for path in folder.rglob("bloomfilter.arrow"))
     (segment / "notes.txt").write_bytes(b"of others")
-    (segment / "bloomfilter.sliced").symlink_to(elsewhere / "bloomfilter.arrow")
-    foreign = [f"segments/{segment.name}/{name}" for name in ("notes.txt", "bloomfilter.sliced")]
+    (segment / "hash.buckets").symlink_to(elsewhere / "bloomfilter.arrow")
+    foreign = [f"segments/{segment.name}/{name}" for name in ("notes.txt", "hash.buckets")]
     vacuum_leaves(ds, folder, foreign)
 
 

@@ -117,16 +117,16 @@ def test_key_ranges_describe_the_current_files(tmp_path: Path):
         reopened.key_ranges("other")
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
 def test_ranges_and_maps_of_many_segments_are_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
     set_constant(monkeypatch, building, "_TASK_BYTES", 1)
     ds = files_of(tmp_path, [list(range(i * 10, i * 10 + 10)) for i in range(40)], pa.int64())
-    ds.create_scalar_index("key", spark=False, number_of_items=4, layout=layout)
+    ds.create_scalar_index("key", kind, spark=False, number_of_items=4)
     # Read the table with all key ranges, and one file with the page maps of many files.
     (segment,) = ds.opened.version.indices["key_idx"].segments
-    assert segment.file == f"bloomfilter.{'arrow' if layout == 'table' else layout}"
+    assert segment.file == {"BLOOMFILTER": "bloomfilter.arrow", "HASH": "hash.buckets"}[kind]
     assert len(ds.opened.version.page_maps) < 4
     for opened in (ds, zb.dataset(tmp_path)):
         assert opened.key_ranges("key")["minimum"].to_pylist() == list(range(0, 400, 10))
@@ -184,10 +184,10 @@ def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_b
         folder, [pa.table({"key": v, "t": [f"{k}" for k in v]}) for v in lists], row_group_size=350
     )
     ds = zb.dataset(folder)
-    ds.create_scalar_index(["key", "t"], spark=False, global_filter=True, global_probability=0.02)
+    ds.create_scalar_index(["key", "t"], spark=False, global_filter=True)
     for name, kind in (("key", pa.int64()), ("t", pa.string())):
         global_filter = ds.global_filter(name)
-        wanted = Sbbf(9003, 0.02, sizing="exact")
+        wanted = Sbbf(9003, 0.001, sizing="exact")
         wanted.insert(ds.to_table([name])[name])
         assert global_filter.sbbf == wanted
         assert global_filter.is_current
@@ -196,7 +196,7 @@ def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_b
             kind,
             9003,
         )
-        assert global_filter.estimated_fpp == pytest.approx(0.02, abs=0.003)
+        assert global_filter.estimated_fpp == pytest.approx(0.001, abs=0.0002)
     assert ds.validate_index("key_idx") == 3
     # The parts are deleted after they were merged.
     assert len(list(index_folder(folder).rglob("global.sbbf"))) == 2
@@ -204,7 +204,7 @@ def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_b
 
 def test_a_global_filter_is_stale_after_changes_and_a_refresh_updates_it(tmp_path: Path):
     ds = files_of(tmp_path, [[1, 2], [3, 4], [5, 6]], pa.int64())
-    ds.create_scalar_index("key", spark=False, global_filter=True, expected_num_items=5000)
+    ds.create_scalar_index("key", spark=False, global_filter=True)
     assert ds.global_filter("key").covered == {0, 1, 2}
     pq.write_table(pa.table({"key": [77]}), tmp_path / "part-001.parquet")
     touch_later(tmp_path / "part-001.parquet")
@@ -221,26 +221,9 @@ def test_a_global_filter_is_stale_after_changes_and_a_refresh_updates_it(tmp_pat
     reopened.optimize.optimize_indices(spark=False)
     refreshed = reopened.global_filter("key")
     assert refreshed.is_current
-    assert refreshed.num_items == 5000
     assert refreshed.sbbf.check(pa.array([1, 2, 77, 88])).all()
     assert reopened.vacuum(timedelta(0)).num_segments > 0
     assert zb.dataset(tmp_path).global_filter("key").sbbf == refreshed.sbbf
-
-
-def test_an_impossible_global_filter_is_refused_before_the_build(tmp_path: Path):
-    ds = files_of(tmp_path, [[1]], pa.int64())
-    for options, message in [
-        ({"expected_num_items": 5}, "give global_filter=True"),
-        ({"global_probability": 0.001}, "give global_filter=True"),
-        ({"global_filter": True, "expected_num_items": 0}, "at least 1"),
-        ({"global_filter": True, "global_probability": 1.5}, "between 0 and 1"),
-        ({"global_filter": True, "expected_num_items": 10**9}, "over 128 MiB"),
-    ]:
-        with pytest.raises(errors.InvalidArgument, match=message):
-            ds.create_scalar_index("key", spark=False, **options)
-    assert not index_folder(tmp_path).exists()
-    ds.create_scalar_index("key", spark=False)
-    assert ds.global_filter("key") is None
 
 
 def test_very_many_keys_get_a_higher_default_probability():

@@ -29,7 +29,7 @@ AS_NOBODY = """
     def read():
         table = pads.dataset(sys.argv[1], format="parquet").to_table()
         ds = zb.dataset(sys.argv[1], index_dir=sys.argv[2] or None)
-        return table.num_rows, ds.count_rows(filter="id = 7"), int(ds.validate_index("sliced"))
+        return table.num_rows, ds.count_rows(filter="id = 7"), int(ds.validate_index("hash"))
 
     warnings.simplefilter("error")
     as_root = read()
@@ -43,12 +43,12 @@ AS_NOBODY = """
 
 def build(data: Path, index_dir: str | None = None) -> None:
     ds = zb.dataset(data, index_dir=index_dir)
-    for layout in ("table", "sliced"):
+    for kind in ("BLOOMFILTER", "HASH"):
         ds.create_scalar_index(
-            "id", name=layout, layout=layout, global_filter=True, number_of_items=100, spark=False
+            "id", kind, kind.lower(), global_filter=True, number_of_items=100, spark=False
         )
     ds.optimize.optimize_indices()
-    ds.drop_index("table")
+    ds.drop_index("bloomfilter")
 
 
 @pytest.fixture(params=[0o077, 0o022, 0o000], ids=oct)
@@ -151,7 +151,7 @@ PLANT_LINKS = """
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    names = ("ranges.arrow", "pages.arrow", "global.sbbf", "bloomfilter.sliced")
+    names = ("ranges.arrow", "pages.arrow", "global.sbbf", "hash.buckets")
     for folder in os.listdir(segments):
         for name in names:
             os.symlink(victim, os.path.join(segments, folder, name))

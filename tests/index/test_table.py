@@ -1,4 +1,4 @@
-"""Test the row layout: its schema, its bytes, and how damage is detected."""
+"""Test tables of zone filters: their schema, its bytes, and how damage is detected."""
 
 from __future__ import annotations
 

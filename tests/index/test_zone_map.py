@@ -205,7 +205,7 @@ def test_an_index_is_refreshed_merged_validated_and_described(folder):
     assert statistics["mean_zones_kept"] == 1.0
     assert statistics["index_type"] == "ZONEMAP"
     (description,) = ds.describe_indices()
-    assert (description.layout, description.num_zones) == ("bounds", 62)
+    assert description.num_zones == 62
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
@@ -225,9 +225,7 @@ def test_a_validation_finds_values_that_the_bounds_exclude(kind):
     ("options", "message"),
     [
         ({"probability": 0.1}, "unknown parameter 'probability'; a ZONEMAP index has"),
-        ({"max_false_zones": 1}, "has no false positive probability"),
         ({"number_of_items": 0}, "number_of_items is 0"),
-        ({"layout": "sliced"}, "layout is 'sliced'; it is one of auto, bounds"),
         ({"global_filter": True}, "a ZONEMAP index has no global filter"),
         ({"tokens": "words"}, "compares the values of one column"),
     ],

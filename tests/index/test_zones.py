@@ -90,9 +90,9 @@ def test_zones_of_encoded_and_sliced_arrays_equal_the_plain_ones(make):
     assert listed(train_zones([make(array)], SMALL)) == listed(train_zones([array], SMALL))
 
 
-@given(rows, st.data(), st.integers(1, 9), st.sampled_from(["log2", "exact"]))
-def test_any_batches_give_the_zones_of_the_reference(numbers, data, items, sizing):
-    parameters = ZoneParameters(items, 0.05, sizing)
+@given(rows, st.data(), st.integers(1, 9))
+def test_any_batches_give_the_zones_of_the_reference(numbers, data, items):
+    parameters = ZoneParameters(items, 0.05)
     cuts = data.draw(st.lists(st.integers(0, len(numbers)), max_size=6))
     batches = pieces(pa.array(numbers, pa.int64()), cuts)
     assert listed(train_zones(batches, parameters)) == expected(encode(numbers), parameters)
@@ -177,7 +177,6 @@ def test_the_default_parameters_equal_those_of_lance():
     parameters = ZoneParameters()
     assert (parameters.number_of_items, parameters.probability) == (8192, 0.00057)
     assert parameters.filter_bytes == 32_768
-    assert ZoneParameters(sizing="exact").filter_bytes == 19_328
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,7 @@ def test_the_default_parameters_equal_those_of_lance():
         {"probability": 1},
         {"probability": float("nan")},
         {"probability": "0.1"},
-        {"sizing": "best"},
+        {"fold": "best"},
     ],
     ids=str,
 )

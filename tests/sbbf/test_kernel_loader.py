@@ -58,7 +58,7 @@ def rows_of(key: int) -> list[dict[str, object]]:
     return [{"id": key, "name": f"name {key}"}] if 0 <= key < NUM_ROWS else []
 
 
-@pytest.fixture(scope="module", params=["BLOOMFILTER", "sliced", "HASH"])
+@pytest.fixture(scope="module", params=["BLOOMFILTER", "HASH"])
 def folder(request, tmp_path_factory):
     """Write a file with an index."""
     folder = tmp_path_factory.mktemp("data") / "data"
@@ -66,20 +66,16 @@ def folder(request, tmp_path_factory):
     ids = range(NUM_ROWS)
     table = pa.table({"id": ids, "name": [f"name {key}" for key in ids]})
     pq.write_table(table, folder / "0.parquet", write_page_index=True)
-    kind = "BLOOMFILTER" if request.param == "sliced" else request.param
-    options = {"layout": "sliced"} if request.param == "sliced" else {}
     run_python(
         """
-        import json, sys
+        import sys
         import zonebloom as zb
 
-        _, path, kind, options = sys.argv
-        options = json.loads(options)
-        zb.dataset(path).create_scalar_index("id", kind, spark=False, **options)
+        _, path, kind = sys.argv
+        zb.dataset(path).create_scalar_index("id", kind, spark=False)
         """,
         folder,
-        kind,
-        json.dumps(options),
+        request.param,
     )
     return folder
 

@@ -28,7 +28,6 @@ from zonebloom.errors import (
     StaleIndexWarning,
     ZoneBloomError,
 )
-from zonebloom.index.zone_bloom import kind
 from zonebloom.storage import object_store
 
 FILES, ROWS = 24, 6_000
@@ -76,24 +75,22 @@ def write(folder: Path, file: int, table: pa.Table | None = None) -> None:
     pq.write_table(rows_of(file) if table is None else table, path, **options)
 
 
-@pytest.fixture(scope="module", params=["table", "sliced", "hash", "segments", "sliced segments"])
+@pytest.fixture(scope="module", params=["BLOOMFILTER", "HASH", "BLOOMFILTER segments"])
 def folder(request, tmp_path_factory) -> Path:
     """Return a bucket with 24 indexed files."""
     folder = tmp_path_factory.mktemp("bucket")
     (folder / "data").mkdir()
-    kinds = {"index_type": "HASH"} if request.param == "hash" else {}
+    kind = request.param.split()[0]
     batches = [range(0, 8), range(8, 16), range(16, FILES)]
     if "segments" not in request.param:
         batches = [range(FILES)]
-    with pytest.MonkeyPatch.context() as patch, serving(folder, 0) as server:
-        if "sliced" in request.param:
-            set_constant(patch, kind, "SLICED_ZONES", 1)
+    with serving(folder, 0) as server:
         for batch in batches:
             for file in batch:
                 write(folder, file)
             ds = open_data(server, "obstore")
             if batch.start == 0:
-                ds.create_scalar_index("key", number_of_items=512, spark=False, **kinds)
+                ds.create_scalar_index("key", kind, number_of_items=512, spark=False)
             else:
                 ds.optimize.optimize_indices(spark=False)
         (entry,) = ds.opened.catalog.latest().indices.values()
@@ -159,7 +156,7 @@ def test_an_opening_lists_the_folder_once(server, library):
     objects = [line for line in lines if "/data/0" in line and "?" not in line]
     assert len(listings) == 1 and len(objects) == 1, lines
     assert not [line for line in counts.lines if line.startswith("HEAD")]
-    # The directory of a sliced index may be longer than the end that is read first.
+    # The directory of a hash index may be longer than the end that is read first.
     assert counts.waits <= 8
 
 

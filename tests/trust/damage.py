@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
-import pyarrow.fs as pafs
 from helpers import index_folder
 from trust.report import Report
 from trust.small import (
@@ -28,14 +27,12 @@ from trust.small import (
     validate_all,
     wanted,
     write,
-    write_anew,
 )
 
 import zonebloom as zb
-from zonebloom.index.zone_bloom.sliced import SlicedTable
 from zonebloom.predicates import translate_filter
 
-LAYOUTS = ("table", "sliced", "buckets", "mixed", "data", "data, stale", "data without an index")
+SUBJECTS = ("BLOOMFILTER", "HASH", "data", "data, stale", "data without an index")
 FLIPS = 6
 
 
@@ -78,38 +75,28 @@ def damages(
 
 
 def exchanges(path: Path, size: int, rng: random.Random) -> Iterator[tuple[int, int, int]]:
-    """Yield two offsets in a file and a length. In a sliced file, also those of two blocks."""
+    """Yield two offsets in a file and a length."""
     for length in (8, 32, 256, 8192):
         first, second = sorted(rng.randrange(0, max(1, size - length), 8) for _ in range(2))
         yield first, second, length
-    if path.suffix == ".sliced":
-        for tile in SlicedTable(pafs.LocalFileSystem(), str(path)).directory.tiles:
-            for _ in range(3 if tile.num_blocks > 1 else 0):
-                first, second = sorted(rng.sample(range(tile.num_blocks), 2))
-                length = tile.block_words * 8
-                yield tile.offset + first * length, tile.offset + second * length, length
 
 
 def run_case(report: Report, number: int, folder: Path, max_damages: int | None = None) -> None:
     """Damage one file of an index, or of the data, after another."""
     rng = report.begin(number)
-    layout = LAYOUTS[number % len(LAYOUTS)]
+    subject = SUBJECTS[number % len(SUBJECTS)]
     data = folder / "data"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
-        if layout.startswith("data"):
+        if subject.startswith("data"):
             for file_number in NUMBERS:
                 has_checksums = rng.random() < 0.3
                 write(data, file_number, compression="none", write_page_checksum=has_checksums)
-            if layout != "data without an index":
-                build(zb.dataset(data), "table")
+            if subject != "data without an index":
+                build(zb.dataset(data), "BLOOMFILTER")
             files = sorted(data.glob("*.parquet"))
         else:
-            prepare(data, layout if layout in ("sliced", "buckets") else "table")
-            if layout == "mixed":
-                zb.dataset(data).optimize.optimize_indices(spark=False)
-                # No version that is left uses the older files, so delete them.
-                write_anew(zb.dataset(data), "vacuum")
+            prepare(data, subject)
             files = [path for path in sorted(index_folder(data).rglob("*")) if path.is_file()]
         for path in files:
             same_type = [other for other in files if other.suffix == path.suffix and other != path]
@@ -120,10 +107,10 @@ def run_case(report: Report, number: int, folder: Path, max_damages: int | None 
                 every if max_damages is None else rng.sample(every, max_damages)
             ):
                 damage()
-                if path.exists() and layout == "data":
+                if path.exists() and subject == "data":
                     # Keep the times, so that the index takes the damaged file for the sound one.
                     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-                of_data = layout.startswith("data")
+                of_data = subject.startswith("data")
                 kind = "exchange" if "exchanged" in damage_name else damage_name.split(" ")[0]
                 kind = {"the": "swap", "64": "zeros", "4096": "zeros"}.get(kind, kind)
                 name = path.name if "0000" not in path.name else f"version{path.suffix}"
@@ -132,7 +119,7 @@ def run_case(report: Report, number: int, folder: Path, max_damages: int | None 
                 path.write_bytes(sound)
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
                 if problem:
-                    report.fail(f"{layout}: {path.relative_to(data)}: {damage_name}: {problem}")
+                    report.fail(f"{subject}: {path.relative_to(data)}: {damage_name}: {problem}")
 
 
 def index_problem(data: Path) -> str | None:

@@ -38,9 +38,8 @@ import zonebloom as zb
 KINDS = {"python": PythonCalls, "file system": FileSystemCalls, "native": NativeCalls}
 READS = ("open and look up", "look up", "count", "no index", "take", "search_many", "to_polars")
 READS += ("validate",)
-SCENARIOS = [(name, layout, False) for name in READS for layout in ("table", "sliced")]
-SCENARIOS += [(name, "buckets", False) for name in ("open and look up", "look up", "validate")]
-SCENARIOS += [(name, layout, True) for name, layout in WRITERS]
+SCENARIOS = [(name, indexed, False) for name in READS for indexed in ("BLOOMFILTER", "HASH")]
+SCENARIOS += [(name, indexed, True) for name, indexed in WRITERS]
 IN_POLARS = "id = 1370"
 # A number that no call has, to count the calls without a fault.
 CLEAN = -1
@@ -82,14 +81,14 @@ def read(ds: zb.Dataset, operation: str) -> None:
 def run_case(report: Report, number: int, folder: Path, max_faults: int | None = None) -> None:
     """Run a scenario with a fault at each call in turn, or at ``max_faults`` random calls."""
     rng = report.begin(number)
-    name, layout, is_writer = SCENARIOS[number % len(SCENARIOS)]
+    name, indexed, is_writer = SCENARIOS[number % len(SCENARIOS)]
     kind = list(KINDS)[number // len(SCENARIOS) % len(KINDS)]
     if kind == "native" and not is_native():
         report.refused["native: started without its library"] += 1
         return
     fault = rng.choice(list(FAULTS))
     lasting = rng.random() < 0.3
-    _Scenario(report, folder, name, layout, is_writer, kind).run(fault, lasting, max_faults, rng)
+    _Scenario(report, folder, name, indexed, is_writer, kind).run(fault, lasting, max_faults, rng)
 
 
 class _Scenario:
@@ -98,17 +97,17 @@ class _Scenario:
         report: Report,
         folder: Path,
         name: str,
-        layout: str | None,
+        indexed: str | None,
         is_writer: bool,
         kind: str,
     ):
         self.report, self.name, self.is_writer, self.kind = report, name, is_writer, kind
-        self.layout = layout
+        self.indexed = indexed
         self.start, self.folder = folder / "start", folder / "work" / "data"
         # The index lies beside the data folder.
         self.calls = KINDS[kind](self.folder.parent)
         with quiet():
-            prepare(self.start, layout)
+            prepare(self.start, indexed)
             if is_writer:
                 before_writer(zb.dataset(self.start), name)
 
@@ -170,6 +169,6 @@ class _Scenario:
                 if problem is not None and description not in reported:
                     reported.add(description)
                     self.report.fail(
-                        f"{self.kind}, {self.name}, {self.layout}: {fault}"
+                        f"{self.kind}, {self.name}, {self.indexed}: {fault}"
                         f"{' from' if lasting else ' at'} call {call} of {count} ({description})"
                     )

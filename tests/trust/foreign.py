@@ -19,11 +19,11 @@ from trust.small import NUMBERS, check_answers, prepare, quiet, write, write_ane
 import zonebloom as zb
 from zonebloom.errors import CatalogError
 
-LAYOUTS = ("table", "sliced", None)
-OPERATIONS = ("build", "build sliced", "optimize", "merge", "drop", "vacuum")
+KINDS = ("BLOOMFILTER", "HASH", None)
+OPERATIONS = ("build", "build HASH", "optimize", "merge", "drop", "vacuum")
 # How often foreign files are added, and a writer runs, in one case.
 ROUNDS = 4
-SEGMENT_FILES = ("bloomfilter.arrow", "bloomfilter.sliced", "ranges.arrow", "global.sbbf")
+SEGMENT_FILES = ("bloomfilter.arrow", "hash.buckets", "ranges.arrow", "global.sbbf")
 AGES = (timedelta(0), timedelta(hours=1), timedelta(days=30))
 
 
@@ -36,7 +36,7 @@ def run_case(report: Report, number: int, folder: Path, rounds: int = ROUNDS) ->
     for name in (*SEGMENT_FILES, "customers.parquet"):
         (foreign_folder / name).write_bytes(rng.randbytes(rng.randrange(100)))
     with quiet():
-        prepare(data, LAYOUTS[number % len(LAYOUTS)])
+        prepare(data, KINDS[number % len(KINDS)])
         numbers = list(NUMBERS)
         planted: list[Path] = []
         for _ in range(rounds):
@@ -171,7 +171,7 @@ def _file_in_segment(index: Path, foreign_folder: Path, rng: random.Random) -> l
     segments = sorted((index / "segments").glob("*-0000-*"))
     if not segments:
         return []
-    path = rng.choice(segments) / rng.choice(["notes.txt", "bloomfilter.sliced", "global.sbbf"])
+    path = rng.choice(segments) / rng.choice(["notes.txt", "hash.buckets", "global.sbbf"])
     if path.name == "notes.txt":
         with open(path, "xb") as file:
             file.write(b"notes")

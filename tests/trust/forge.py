@@ -13,7 +13,6 @@ import json
 import resource
 import shutil
 import signal
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -40,11 +39,11 @@ from trust.small import (
 )
 
 import zonebloom as zb
-from zonebloom.index.zone_bloom.sliced_file import TRAILER
+from zonebloom.building.segments import compact_indices
 from zonebloom.storage.encryption import FileCipher
 
 KEYS = zb.Encryption("key", {"key": bytes(32)})
-LAYOUTS = [("table", None), ("sliced", KEYS), ("sliced", None), ("table", KEYS)]
+CASES = [("BLOOMFILTER", None), ("BLOOMFILTER", KEYS)]
 # The number of forgeries of a case in the long run.
 FORGERIES = 300
 # The share of forgeries for which writers are tested too, which doubles the time.
@@ -157,28 +156,6 @@ def _file(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def of_directory(data: bytes) -> Iterator[Forgery]:
-    """Yield sliced tables with one changed number in the directory."""
-    size, _, version, rest, magic = TRAILER.unpack(data[-TRAILER.size :])
-    first = len(data) - TRAILER.size - size
-    directory = data[first : first + size]
-
-    def finished(changed: bytes, claimed: int = size, version: int = version) -> bytes:
-        trailer = TRAILER.pack(claimed, xxhash.xxh64_intdigest(changed), version, rest, magic)
-        return data[:first] + changed + trailer
-
-    for offset in range(0, size - 7, 8):
-        (stored,) = struct.unpack_from("<Q", directory, offset)
-        numbers = {*INTEGERS, stored + 1, stored - 1, 2 * stored}
-        for value in sorted({number % 2**64 for number in numbers} - {stored}):
-            changed = directory[:offset] + struct.pack("<Q", value) + directory[offset + 8 :]
-            yield f" at {offset} = {value}", partial(finished, changed)
-    for value in (0, 1, 2**31, 2**62, 2**63, size - 8, size + 8):
-        yield f" of {value} bytes", partial(finished, directory, value)
-    for value in (0, 1, 3, 2**31):
-        yield f" of version {value}", partial(finished, directory, version=value)
-
-
 def of_filter(data: bytes) -> Iterator[Forgery]:
     """Yield filters with a changed header, and truncated ones."""
     for i in range(16):
@@ -189,7 +166,7 @@ def of_filter(data: bytes) -> Iterator[Forgery]:
         yield f" of {size} bytes", lambda size=size: data[:size]
 
 
-KINDS = {".arrow": of_arrow_file, ".sliced": of_directory, ".sbbf": of_filter}
+KINDS = {".arrow": of_arrow_file, ".sbbf": of_filter}
 
 
 class Forger:
@@ -257,9 +234,6 @@ class Forger:
 
 
 def _checksum(path: Path, data: bytes) -> str:
-    if path.suffix == ".sliced":
-        (size,) = struct.unpack_from("<Q", data, len(data) - TRAILER.size)
-        data = data[-TRAILER.size - min(size, len(data)) :]
     return xxhash.xxh3_64_hexdigest(data)
 
 
@@ -336,7 +310,8 @@ def changes(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield calls that write to the index. The results are checked again after each of them."""
     optimize = partial(ds.optimize.optimize_indices, spark=False)
     yield "optimize_indices", optimize
-    yield "merge", partial(optimize, layout="sliced")
+    names = [index.name for index in ds.describe_indices()]
+    yield "merge", partial(compact_indices, ds.opened.catalog, names, everything=True)
     yield "repair", partial(optimize, repair=True)
     yield "adopt_index", ds.adopt_index
     yield "drop_index", partial(ds.drop_index, "twin_idx")
@@ -383,7 +358,7 @@ def problems(open_dataset: Callable[[], zb.Dataset], *, changed: bool) -> Iterat
 def run_case(report: Report, number: int, folder: Path, num_forgeries: int = FORGERIES) -> None:
     """Forge one value of an index after another, and use the index each time."""
     rng = report.begin(number)
-    layout, encryption = LAYOUTS[number % len(LAYOUTS)]
+    index_type, encryption = CASES[number % len(CASES)]
     data, index, sound = folder / "data", index_folder(folder / "data"), folder / "sound"
 
     def open_dataset() -> zb.Dataset:
@@ -392,9 +367,9 @@ def run_case(report: Report, number: int, folder: Path, num_forgeries: int = FOR
     with quiet():
         write(data, 0)
         write(data, 1)
-        build(open_dataset(), layout, global_filter=True)
+        build(open_dataset(), index_type, global_filter=True)
         write(data, 2)
-        open_dataset().optimize.optimize_indices(layout=layout, spark=False)
+        open_dataset().optimize.optimize_indices(spark=False)
         shutil.copytree(index, sound)
         # The sound index must have no problems. This also allocates the memory that is needed only
         # once, so that it does not count later.
@@ -419,6 +394,6 @@ def run_case(report: Report, number: int, folder: Path, num_forgeries: int = FOR
                 reasons = [reason for reason in reasons if "raised" in reason]
             for reason in reasons:
                 sealed = ", encrypted" if encryption else ""
-                report.fail(f"{layout}{sealed}: {kind}{description}: {reason}")
+                report.fail(f"{index_type}{sealed}: {kind}{description}: {reason}")
             shutil.rmtree(index)
             shutil.copytree(sound, index)

@@ -140,20 +140,16 @@ class History:
 
     def create(self) -> None:
         reader = self.dataset()
-        kind, layout = self.rng.choice(
-            [("BLOOMFILTER", "table"), ("BLOOMFILTER", "sliced"), ("HASH", "buckets")]
-        )
+        kind = self.rng.choice(["BLOOMFILTER", "HASH"])
         column = self.rng.choice(["id", "name"])
         reader.opened.create_scalar_index(
-            column, kind, spark=False, number_of_items=16, probability=0.001, layout=layout
+            column, kind, spark=False, number_of_items=16, probability=0.001
         )
         self.listed(reader)
 
     def optimize(self) -> None:
         reader = self.dataset()
-        reader.opened.optimize.optimize_indices(
-            layout=self.rng.choice(["auto", "table", "sliced"]), spark=False
-        )
+        reader.opened.optimize.optimize_indices(spark=False)
         self.listed(reader)
 
     def drop(self) -> None:

@@ -79,16 +79,16 @@ def _run(
 def run_case(report: Report, number: int, folder: Path, max_kills: int | None = None) -> None:
     """Kill one writer at each of its calls, or at ``max_kills`` of them, and at random times."""
     rng = report.begin(number)
-    operation, layout = WRITERS[number % len(WRITERS)]
+    operation, indexed = WRITERS[number % len(WRITERS)]
     is_inner = is_native() and number // len(WRITERS) % 2 == 1
     writer = operation, is_inner
     start, data, report_path = folder / "start", folder / "work" / "data", folder / "found"
     with quiet():
-        prepare(start, layout)
+        prepare(start, indexed)
         before_writer(zb.dataset(start), operation)
         copied(start, data)
         if (code := _run(data, writer, -1, None, report_path)) != 0:
-            report.fail(f"{operation}, {layout}: clean, but exit code {code}")
+            report.fail(f"{operation}, {indexed}: clean, but exit code {code}")
             return
         count, seconds = (float(word) for word in report_path.read_text().split())
         instants: list[tuple[int, float | None]] = [(call, None) for call in range(int(count))]
@@ -107,7 +107,7 @@ def run_case(report: Report, number: int, folder: Path, max_kills: int | None = 
             problem = problem or after_kill(data, operation)
             if problem:
                 when = f"call {call} of {int(count)}" if delay is None else f"{delay:.4f} s"
-                report.fail(f"{operation}, {layout}: killed at {when}: {problem}")
+                report.fail(f"{operation}, {indexed}: killed at {when}: {problem}")
 
 
 def after_kill(data: Path, operation: str) -> str | None:

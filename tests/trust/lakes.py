@@ -33,7 +33,7 @@ DICTIONARIES = [
 TYPES = [*PLAIN_TYPES, *DICTIONARIES]
 # Common types are drawn more often.
 COMMON = [pa.int64(), pa.int32(), pa.string(), pa.float64(), pa.timestamp("us", "UTC"), pa.date32()]
-LAYOUTS = ("none", "table", "sliced", "exact", "folded", "stale", "partly covered", "embedded")
+LAYOUTS = ("none", "indexed", "folded", "stale", "partly covered", "embedded")
 KEY = bytes(range(16))
 CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
 
@@ -440,21 +440,17 @@ def index(lake: Lake, rng: random.Random) -> None:
     options = {
         "number_of_items": rng.choice([16, 50, 64, 256]),
         "probability": rng.choice([0.2, 0.01, 0.00057]),
-        "sizing": "exact" if lake.layout == "exact" else "log2",
         "fold": lake.layout == "folded",
-        "layout": "sliced" if lake.layout == "sliced" or rng.random() < 0.2 else "table",
         "global_filter": rng.random() < 0.2,
         "plaintext": True,
         "spark": False,
     }
-    of_all_kinds = {k: v for k, v in options.items() if k not in ("sizing", "layout")}
     for name in wanted:
         kinds = rng.choice([("BLOOMFILTER",), ("HASH",), ("HASH", "BLOOMFILTER")])
         try:
             for kind in kinds:
-                kind_options = options if kind == "BLOOMFILTER" else of_all_kinds
                 index_name = None if kind == kinds[0] else f"{name} {kind}"
-                ds.create_scalar_index(name, kind, index_name, **kind_options)
+                ds.create_scalar_index(name, kind, index_name, **options)
         except (zb.errors.UnsupportedType, zb.errors.InvalidArgument):
             # Booleans and partition columns have no index.
             continue

@@ -146,9 +146,7 @@ class Writer(Worker):
 
     def create(self) -> None:
         name = self.rng.choice(list(INDICES))
-        kind, layout = self.rng.choice(
-            [("BLOOMFILTER", "table"), ("BLOOMFILTER", "sliced"), ("HASH", "buckets")]
-        )
+        kind = self.rng.choice(["BLOOMFILTER", "HASH"])
         self.ds.create_scalar_index(
             INDICES[name],
             kind,
@@ -156,14 +154,11 @@ class Writer(Worker):
             spark=False,
             number_of_items=20,
             probability=0.001,
-            layout=layout,
         )
         self.note("create", [name])
 
     def refresh(self) -> None:
-        done = self.ds.optimize.optimize_indices(
-            layout=self.rng.choice(["auto", "table", "sliced"]), spark=False
-        )
+        done = self.ds.optimize.optimize_indices(spark=False)
         if changed := [result.name for result in done if result.changed]:
             self.note("refresh", changed)
 

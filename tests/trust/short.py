@@ -72,7 +72,7 @@ def run_case(report: Report, number: int, folder: Path) -> None:
             raise WrongRows(f"keys were located at {places}")
 
     actions: list[Callable[[], object]] = [
-        lambda: build(open_dataset(), rng.choice(["table", "sliced"])),
+        lambda: build(open_dataset(), rng.choice(["BLOOMFILTER", "HASH"])),
         lambda: open_dataset().optimize.optimize_indices(spark=False),
         lambda: open_dataset().adopt_index(),
         lambda: check_answers(open_dataset(), numbers, [rng.choice(list(FILTERS))]),

@@ -19,6 +19,7 @@ from e2e_helpers import numbered
 from helpers import copy_dataset, index_folder
 
 import zonebloom as zb
+from zonebloom.building.segments import compact_indices
 
 ROWS = 120
 # Filters for keys that are present, absent, in two files or null, and the rows that match.
@@ -80,32 +81,31 @@ def check_answers(ds: zb.Dataset, numbers: Any, filters: Any = FILTERS) -> int:
     return len(filters)
 
 
-def build(ds: zb.Dataset, layout: str, **options: Any) -> None:
+def build(ds: zb.Dataset, kind: str, **options: Any) -> None:
     ds.create_scalar_index(
         ["id", "name", "twin"],
-        "HASH" if layout == "buckets" else "BLOOMFILTER",
+        kind,
         spark=False,
         number_of_items=20,
         probability=0.001,
-        layout=layout,
         **options,
     )
 
 
-def prepare(folder: Path, layout: str | None) -> None:
+def prepare(folder: Path, kind: str | None) -> None:
     """Make a folder of two indexed files, then add a file and rewrite an indexed one."""
-    copied(Path(_prepared(layout).name, "data"), folder)
+    copied(Path(_prepared(kind).name, "data"), folder)
 
 
 @functools.cache
-def _prepared(layout: str | None) -> tempfile.TemporaryDirectory:
+def _prepared(kind: str | None) -> tempfile.TemporaryDirectory:
     """Return one folder for all cases of a process. Each case changes a copy."""
     parent = tempfile.TemporaryDirectory(prefix="trust-")
     folder = Path(parent.name, "data")
     write(folder, 0)
     write(folder, 1)
-    if layout is not None:
-        build(zb.dataset(folder), layout, global_filter=True)
+    if kind is not None:
+        build(zb.dataset(folder), kind, global_filter=True)
     write(folder, 2)
     write(folder, 1, compression="gzip")
     return parent
@@ -117,12 +117,13 @@ NUMBERS = (0, 1, 2)
 def write_anew(ds: zb.Dataset, operation: str) -> None:
     """Run one of the writers."""
     match operation:
-        case "build" | "build sliced":
-            build(ds, "sliced" if "sliced" in operation else "table")
+        case "build" | "build HASH":
+            build(ds, "HASH" if "HASH" in operation else "BLOOMFILTER")
         case "optimize":
             ds.optimize.optimize_indices(spark=False)
         case "merge":
-            ds.optimize.optimize_indices(layout="sliced", spark=False)
+            names = [index.name for index in ds.describe_indices()]
+            compact_indices(ds.opened.catalog, names, everything=True)
         case "drop":
             ds.drop_index("id_idx")
         case "vacuum":
@@ -131,12 +132,12 @@ def write_anew(ds: zb.Dataset, operation: str) -> None:
             ds.move_index()
 
 
-# Each writer, and the layout of the index that exists before it runs.
+# Each writer, and the kind of the index that exists before it runs.
 WRITERS = [
-    ("build", None), ("build sliced", None), ("build", "table"), ("optimize", "table"),
-    ("optimize", "sliced"), ("merge", "table"), ("drop", "table"), ("vacuum", "table"),
-    ("vacuum", "sliced"), ("move", "table"), ("optimize", "buckets"),
-]  # fmt: skip
+    *(("build", None), ("build HASH", None), ("build", "BLOOMFILTER"), ("optimize", "BLOOMFILTER")),
+    *(("optimize", "HASH"), ("merge", "BLOOMFILTER"), ("merge", "HASH"), ("drop", "BLOOMFILTER")),
+    *(("vacuum", "BLOOMFILTER"), ("vacuum", "HASH"), ("move", "BLOOMFILTER")),
+]
 
 
 def before_writer(ds: zb.Dataset, operation: str) -> None:

@@ -27,7 +27,7 @@ from trust.workers import run
 PARTS = [
     (differential, 6, {"trees": 20}),
     (histories, 6, {}),
-    (damage, len(damage.LAYOUTS), {"max_damages": 2}),
+    (damage, len(damage.SUBJECTS), {"max_damages": 2}),
     (forge, 2, {"num_forgeries": 12}),
     (faults, 2 * len(faults.SCENARIOS), {"max_faults": 2}),
     (kill, len(WRITERS), {"max_kills": 1}),

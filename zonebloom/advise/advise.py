@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -463,7 +463,6 @@ class _Sample:
             if range_shares is None
             else estimate_zones_with_key(range_shares, overlap.num_rows, positions, self.num_zones)
         )
-        exact = replace(self._parameters, sizing="exact")
         bloom = bloom_estimate(
             number_of_items=self._parameters.number_of_items,
             num_zones=self.num_zones,
@@ -490,7 +489,6 @@ class _Sample:
             distinct=distinct,
             distinct_per_zone=per_zone,
             index_bytes=bloom.index_bytes,
-            index_bytes_exact=self._index_bytes(_filter_sizes(overlap, exact, is_of_values)),
             index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES)
             if is_of_values
             else bloom.index_bytes,
@@ -546,8 +544,7 @@ def _mean_fpp(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:
 def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters, is_of_values: bool) -> list[int]:
     """Return the bytes of the filter of each sampled zone, as a build makes it."""
     if not is_of_values:
-        sizing = parameters.probability, parameters.sizing
-        return [size_for(max(int(ndv), 1), *sizing) for ndv in overlap.num_distinct]
+        return [size_for(max(int(ndv), 1), parameters.probability) for ndv in overlap.num_distinct]
     unfolded, probability = parameters.filter_bytes, parameters.probability
     return [expected_folded_size(int(ndv), unfolded, probability) for ndv in overlap.num_distinct]
 

@@ -58,8 +58,8 @@ class Advice(Displayed):
         The number of distinct values in the dataset.
     distinct_per_zone : float or None
         The mean number of distinct values in a zone.
-    index_bytes, index_bytes_exact, index_bytes_unfolded : int or None
-        The size of the filters by default, with ``sizing="exact"``, and with ``fold=False``.
+    index_bytes, index_bytes_unfolded : int or None
+        The size of the filters by default, and with ``fold=False``.
     build_seconds : float or None
         The time to read, hash and insert all rows on the cores of this process, without the time
         to write the index.
@@ -97,7 +97,6 @@ class Advice(Displayed):
     distinct: int | None = None
     distinct_per_zone: float | None = None
     index_bytes: int | None = None
-    index_bytes_exact: int | None = None
     index_bytes_unfolded: int | None = None
     build_seconds: float | None = None
     zones_with_index: float | None = None
@@ -294,7 +293,7 @@ class Advices(Displayed, Sequence[Advice]):
 
 
 _HEADERS = [
-    *("column", "verdict", "type", "nulls", "distinct", "size", "as HASH", "exact", "unfolded"),
+    *("column", "verdict", "type", "nulls", "distinct", "size", "as HASH", "unfolded"),
     *("build", "zones read", "of a value", "by key ranges"),
 ]
 
@@ -320,7 +319,6 @@ def _cells(advice: Advice) -> list[object]:
         f"{_round_to_three_digits(advice.distinct):,}",
         bytes_text(advice.index_bytes or 0),
         bytes_text(advice.estimate(HASH_TYPE).index_bytes),
-        bytes_text(advice.index_bytes_exact or 0),
         bytes_text(advice.index_bytes_unfolded or 0),
         f"{advice.build_seconds or 0:.1f} s",
         _zones_text(advice.zones_with_index),

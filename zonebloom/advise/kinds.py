@@ -27,7 +27,6 @@ from zonebloom.index.hash.parameters import (
     hash_bits_to_keep,
     needed_hash_bits,
 )
-from zonebloom.index.kinds import index_kind
 
 BLOOM_TYPE = DEFAULT_KIND
 HASH_TYPE = "HASH"
@@ -52,9 +51,6 @@ _REFERENCE_BITS = 128
 _SLOT_DEVIATIONS = 3
 # Measured for 20 million rows: 344 to 373 MiB.
 _BUILD_BYTES_PER_ROW = 19
-# Measured for a first lookup: 65.5 kB with 12,208 zones, and 225 kB with 122,071.
-_SLICED_LOOKUP_BYTES = 48_000
-_SLICED_LOOKUP_BYTES_PER_ZONE = 1.45
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +154,6 @@ def bloom_estimate(
     probability: float,
 ) -> KindEstimate:
     """Return the estimate for zone Blooms. ``probability`` is that of a false zone."""
-    is_sliced = index_kind(BLOOM_TYPE).choose_layout("auto", num_zones) == "sliced"
-    sliced_bytes = round(_SLICED_LOOKUP_BYTES + _SLICED_LOOKUP_BYTES_PER_ZONE * num_zones)
     zones_with_index = zones_with_key + probability * (num_zones - zones_with_key)
     return KindEstimate(
         index_type=BLOOM_TYPE,
@@ -167,7 +161,7 @@ def bloom_estimate(
         zones_per_group=1,
         num_zones=num_zones,
         index_bytes=index_bytes,
-        lookup_bytes=min(index_bytes, sliced_bytes) if is_sliced else index_bytes,
+        lookup_bytes=index_bytes,
         zones_with_index=zones_with_index,
         rows_with_index=min(num_rows, zones_with_index * number_of_items),
         false_zones=probability * num_zones,

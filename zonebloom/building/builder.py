@@ -1,4 +1,4 @@
-"""Build and refresh indices: train segments, choose their layout, and commit them at once."""
+"""Build and refresh indices: train segments, merge small ones, and commit them at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
-from zonebloom.index.kinds import index_kind, kind_of, layout_of
+from zonebloom.index.kinds import index_kind, kind_of
 from zonebloom.index.row_keys.rules import rule_of
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
@@ -67,8 +67,6 @@ class Refreshed:
         were rebuilt because most of their zones belonged to missing files.
     fragments_dropped : int
         Number of files that were removed from the index because they are missing or changed.
-    layout : str
-        As in `IndexDescription`.
     num_segments : int
     changed : bool
         Whether a new version was committed.
@@ -81,7 +79,6 @@ class Refreshed:
     name: str
     fragments_added: int
     fragments_dropped: int
-    layout: str
     num_segments: int
     changed: bool
     damage: str | None = None
@@ -89,11 +86,10 @@ class Refreshed:
 
 
 def failed_refresh(entry: IndexEntry, problem: str) -> Refreshed:
-    num_segments, layout = len(entry.segments), layout_of(entry)
-    return Refreshed(entry.name, 0, 0, layout, num_segments, changed=False, problem=problem)
+    return Refreshed(entry.name, 0, 0, len(entry.segments), changed=False, problem=problem)
 
 
-REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layout")
+REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments")
 
 
 def refreshed_cells(refreshed: Refreshed) -> list[object]:
@@ -102,7 +98,6 @@ def refreshed_cells(refreshed: Refreshed) -> list[object]:
         refreshed.fragments_added,
         refreshed.fragments_dropped,
         refreshed.num_segments,
-        refreshed.layout,
     ]
 
 
@@ -127,7 +122,6 @@ class _IndexWork:
             after.name,
             len(self.unindexed),
             len(before - self.unchanged_ids),
-            layout_of(after),
             len(after.segments),
             after != self.before,
             self.damage,
@@ -147,7 +141,6 @@ class Builder:
     def build(
         self,
         specs: Sequence[IndexSpec],
-        layout: str,
         replace_existing: bool,
         engine: Engine | None,
         progress: ProgressOption,
@@ -178,7 +171,7 @@ class Builder:
         self._other_datasets.refuse_names(names, base)
         fragments = coverage.fragments if train else ()
         work = [_IndexWork(spec, fragments) for spec in specs]
-        return self._train_and_commit(base, work, layout, engine, progress, check, prefix=prefix)
+        return self._train_and_commit(base, work, engine, progress, check, prefix=prefix)
 
     def own_index_names(self) -> list[str]:
         """Return the names of all indices except those that cover only files of other datasets."""
@@ -190,7 +183,6 @@ class Builder:
     def refresh(
         self,
         indices: Sequence[tuple[IndexEntry, Sequence[Column]]],
-        layout: str,
         engine: Engine | None,
         progress: ProgressOption,
         damaged: Mapping[str, str],
@@ -232,7 +224,7 @@ class Builder:
 
         entries_with_new_times = _entries_with_new_times(base, coverage)
         version = self._train_and_commit(
-            base, work, layout, engine, progress, check, entries_with_new_times, problems
+            base, work, engine, progress, check, entries_with_new_times, problems
         )
         work_by_name = {part.spec.name: part for part in work}
         refreshed = [
@@ -300,7 +292,6 @@ class Builder:
         self,
         base: Version,
         work: Sequence[_IndexWork],
-        layout: str,
         engine: Engine | None,
         progress: ProgressOption,
         check: Callable[[Version], None],
@@ -325,7 +316,7 @@ class Builder:
                 name = f"{prefix}-{number}"
                 kind = index_kind(part.spec.kind)
                 segments = arrange_segments(
-                    self._catalog, kind, f"{name}-all", part.segments, added, layout
+                    self._catalog, kind, f"{name}-all", part.segments, added
                 )
                 stored = self._global_filter(f"{name}-keys", part, tasks)
                 before = part.before

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base import arguments
-from zonebloom.building.segments import require_layout
 from zonebloom.catalog.model import DEFAULT_KIND, GlobalFilterEntry, IndexEntry, Segment
 from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument, UnsupportedType
+from zonebloom.index.base_kind import IndexKind
 from zonebloom.index.global_filter import GlobalFilterSize
-from zonebloom.index.kinds import IndexKind, index_kind
+from zonebloom.index.kinds import index_kind
 from zonebloom.index.row_keys.rules import (
     VALUES,
     ElementRule,
@@ -46,8 +46,8 @@ class IndexConfig:
     index_type : str
         The name of a kind of index in any case, such as "bloomfilter".
     parameters : dict
-        Parameters of that kind. Every kind has number_of_items. "bloomfilter" also has probability,
-        sizing and fold.
+        Parameters of that kind. Every kind has number_of_items. "bloomfilter" also has
+        probability and fold.
 
     Examples
     --------
@@ -127,23 +127,16 @@ class IndexRequest:
     index_type: str | IndexConfig
     name: str | None
     replace: bool
-    layout: str
     number_of_items: int | None
     probability: float | None
-    sizing: str | None
     fold: bool | None
-    max_false_zones: float | None
     global_filter: bool
-    expected_num_items: int | None
-    global_probability: float | None
     plaintext: bool
     train: bool = True
     tokens: str | None = None
     lower: bool = False
     kind: IndexKind = field(init=False)
-    # The parameters that the caller gave.
-    _chosen_parameters: dict[str, Any] = field(init=False)
-    # The same with the defaults of the kind, checked.
+    # The parameters that the caller gave, with the defaults of the kind, checked.
     _parameters: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -175,25 +168,21 @@ class IndexRequest:
             raise InvalidArgument('lower=True is for tokens; also give tokens="words"')
         index_type = self.index_type
         # A kind may lack a parameter, or have another default.
-        self._chosen_parameters = {
+        chosen_parameters = {
             name: value for name in _PARAMETER_NAMES if (value := getattr(self, name)) is not None
         }
         if isinstance(index_type, IndexConfig):
-            self._chosen_parameters |= arguments.require_instance(
+            chosen_parameters |= arguments.require_instance(
                 index_type.parameters, Mapping, "parameters of an IndexConfig"
             )
             index_type = index_type.index_type
         self.kind = index_kind(index_type)
-        require_layout(self.layout, self.kind)
-        self._parameters = self.kind.check_parameters(self._chosen_parameters)
+        self._parameters = self.kind.check_parameters(chosen_parameters)
 
     def make_specs(self, opened: OpenedDataset) -> list[IndexSpec]:
         if not self.plaintext:
             require_encrypted_index(opened)
-        parameters = self._parameters
-        if self.max_false_zones is not None:
-            parameters = self._for_false_zones(opened)
-        size = self._global_size(opened)
+        size = size_global_filter(opened) if self.global_filter else None
         specs: list[IndexSpec] = []
         for target in dict.fromkeys(self.column):
             rule, columns = self._rule_and_columns(target, opened)
@@ -204,7 +193,7 @@ class IndexRequest:
                 IndexSpec(
                     self._checked_name(name, opened),
                     columns[0],
-                    parameters,
+                    self._parameters,
                     size,
                     opened.source.field_of(columns[0].path),
                     self.kind.name,
@@ -256,29 +245,6 @@ class IndexRequest:
                 f"index does not take: {reason}"
             )
         return rule, columns
-
-    def _for_false_zones(self, opened: OpenedDataset) -> dict[str, Any]:
-        """Return the parameters, with the probability that `max_false_zones` asks for."""
-        most = self.max_false_zones
-        if "probability" in self._chosen_parameters:
-            raise InvalidArgument("give probability or max_false_zones, not both")
-        if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
-            raise arguments.invalid_value(most, "max_false_zones", "give a number above 0")
-        zone_rows = self._parameters["number_of_items"]
-        zones = sum(-(-rows // zone_rows) for rows in _row_counts(opened)) or 1
-        probability = self.kind.probability_for(most, zones)
-        return self.kind.check_parameters({**self._chosen_parameters, "probability": probability})
-
-    def _global_size(self, opened: OpenedDataset) -> GlobalFilterSize | None:
-        num_items, probability = self.expected_num_items, self.global_probability
-        if not self.global_filter:
-            if num_items is not None or probability is not None:
-                raise InvalidArgument(
-                    "expected_num_items and global_probability describe a global filter; also "
-                    "give global_filter=True"
-                )
-            return None
-        return size_global_filter(opened, num_items, probability)
 
     def _checked_name(self, name: str, opened: OpenedDataset) -> str:
         if not name or len(name) > 255 or not name.isprintable() or "/" in name:
@@ -351,4 +317,4 @@ def _row_counts(opened: OpenedDataset) -> list[int]:
 
 
 # The arguments of `create_scalar_index` that are parameters of an index.
-_PARAMETER_NAMES = ("number_of_items", "probability", "sizing", "fold")
+_PARAMETER_NAMES = ("number_of_items", "probability", "fold")

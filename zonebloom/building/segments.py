@@ -1,4 +1,4 @@
-"""Choose the layout of segments, merge them, and drop indices together with their segments."""
+"""Merge segments, and drop indices together with their segments."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment, Version
 from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CommitConflict, ZoneBloomWarning
+from zonebloom.index.base_kind import IndexKind
 from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
-from zonebloom.index.kinds import IndexKind, built_layout, is_registered, kind_of, open_table
+from zonebloom.index.kinds import is_known_kind, kind_of
 
 # Segments of this many zones are merged only if everything is.
 _LARGE_SEGMENT_ZONES = 4096
 # Merge small tables if an index has more segments than this, because a search opens them all.
 _MANY_SEGMENTS = 16
-
-
-def require_layout(layout: str, *kinds: IndexKind) -> None:
-    """Raise `InvalidArgument` if a layout is neither "auto" nor one of any of the kinds."""
-    names = dict.fromkeys(name for kind in kinds for name in kind.layouts)
-    arguments.require_choice(layout, "layout", ("auto", *names))
 
 
 def arrange_segments(
@@ -36,38 +30,24 @@ def arrange_segments(
     name: str,
     kept: Sequence[Segment],
     added: Sequence[Segment],
-    layout: str,
 ) -> tuple[Segment, ...]:
     """Merge kept and added segments where that pays, and return the segments of the index.
 
     A segment is merged only with smaller segments that together have at least as many zones. Each
     merge at least doubles the segment that holds a zone, so a zone is rewritten rarely. New
-    segments and those of another layout count together as one segment here.
+    segments count together as one segment here.
     """
-
-    if layout not in kind.layouts:
-        # A refresh of indices of several kinds may ask for a layout that only others have.
-        layout = "auto"
-
-    def has_layout(segment: Segment) -> bool:
-        return segment.file == kind.layouts[kind.choose_layout(layout, segment.num_zones)]
-
-    # Segments with another layout have to be rewritten anyway, so merge them with the new ones.
-    other = [segment for segment in kept if layout != "auto" and not has_layout(segment)]
-    units = [[segment] for segment in kept if segment not in other]
-    if other or added:
-        units.append([*other, *added])
+    units = [[segment] for segment in kept]
+    if added:
+        units.append(list(added))
+    # Opening several small tables costs little.
+    may_stay_apart = len(kept) + len(added) <= _MANY_SEGMENTS
     arranged: list[Segment] = []
     for number, group in enumerate(_tiers(units)):
-        wanted = kind.choose_layout(layout, _count_zones(group))
-        is_alike = all(segment.file == kind.layouts[wanted] for segment in group)
-        # Tables in the layout that builds write are small, so opening several costs little.
-        is_built_layout = wanted == built_layout(kind)
-        may_stay_apart = is_built_layout and len(kept) + len(added) <= _MANY_SEGMENTS
-        if is_alike and (len(group) == 1 or may_stay_apart):
+        if len(group) == 1 or may_stay_apart:
             arranged += group
         else:
-            arranged.append(_merge_segments(catalog, kind, f"{name}-{number}", group, wanted))
+            arranged.append(_merge_segments(catalog, kind, f"{name}-{number}", group))
     return tuple(arranged)
 
 
@@ -87,18 +67,17 @@ def _count_zones(segments: Sequence[Segment]) -> int:
 
 
 def _merge_segments(
-    catalog: Catalog, kind: IndexKind, name: str, segments: Sequence[Segment], layout: str
+    catalog: Catalog, kind: IndexKind, name: str, segments: Sequence[Segment]
 ) -> Segment:
-    file = kind.layouts[layout]
     with ExitStack() as stack:
         tables = []
         for segment in segments:
-            tables.append(stack.enter_context(closing(open_table(kind, catalog, segment, None))))
-        written = kind.merge(catalog, catalog.path(name, file), layout, tables)
+            tables.append(stack.enter_context(closing(kind.open(catalog, segment, None))))
+        written = kind.merge(catalog, catalog.path(name, kind.file_name), tables)
     ranges_bytes, ranges_checksum = _merge_ranges(catalog, name, segments)
     return Segment(
         name,
-        file,
+        kind.file_name,
         written.num_bytes,
         written.checksum,
         written.num_zones,
@@ -134,7 +113,7 @@ def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool)
         for number, entry in enumerate(
             base.indices[name]
             for name in names
-            if name in base.indices and is_registered(base.indices[name].kind)
+            if name in base.indices and is_known_kind(base.indices[name].kind)
         ):
             merged = _compact_segments(catalog, f"{prefix}-{number}", entry, everything)
             if merged != entry.segments:
@@ -163,11 +142,9 @@ def _compact_segments(
     if not everything:
         large = [segment for segment in segments if segment.num_zones >= _LARGE_SEGMENT_ZONES]
     rest = [segment for segment in segments if segment not in large]
-    layout = kind.choose_layout("auto", _count_zones(rest))
-    is_alike = all(segment.file == kind.layouts[layout] for segment in rest)
-    if len(rest) < 2 and (is_alike or not everything):
+    if len(rest) < 2:
         return segments
-    return (*large, _merge_segments(catalog, kind, name, rest, layout))
+    return (*large, _merge_segments(catalog, kind, name, rest))
 
 
 def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:

@@ -25,9 +25,10 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import FragmentUnreadable
+from zonebloom.index.base_kind import SegmentWriter
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
-from zonebloom.index.kinds import SegmentWriter, built_layout, index_kind
+from zonebloom.index.kinds import index_kind
 from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
@@ -355,7 +356,7 @@ class _Output:
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
         self.spec = task.specs[number]
         kind = index_kind(self.spec.kind)
-        self._file = kind.layouts[built_layout(kind)]
+        self._file = kind.file_name
         self.path = self._catalog.path(self._segment, self._file)
         self.writer: SegmentWriter = kind.create_writer(
             self._catalog, self.path, self.spec.parameters, num_writers, self.spec.column.type

@@ -56,7 +56,7 @@ class KnownFragment(NamedTuple):
 class Segment:
     """The table of an index over a set of fragments, written by one build.
 
-    Checksums are XXH3-64. The checksum of a sliced table covers its directory only.
+    Checksums are XXH3-64.
     """
 
     name: str

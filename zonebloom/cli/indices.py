@@ -19,7 +19,6 @@ from zonebloom.cli.options import (
     drop_unset,
     engine_options,
     index_names_option,
-    layout_option,
     no_index_message,
     token_options,
     zone_options,
@@ -48,21 +47,12 @@ if TYPE_CHECKING:
 )
 @zone_options
 @click.option(
-    "--sizing", type=click.Choice(["log2", "exact"]), help="By default log2, as in Lance."
-)
-@click.option(
     "--fold/--no-fold",
     default=None,
     help="Shrink filters with few distinct values (the default), or keep all as large as Lance's.",
 )
-@click.option(
-    "--max-false-zones",
-    type=float,
-    help="Zones that a lookup may read needlessly, on average; replaces --probability.",
-)
 @token_options
 @click.option("--together", is_flag=True, help="Make one index of the columns together.")
-@layout_option
 def build_command(
     ds: Dataset,
     columns: list[str],
@@ -106,7 +96,6 @@ def build_command(
 @dataset_command
 @index_names_option
 @engine_options
-@layout_option
 @click.option(
     "--verify/--no-verify",
     default=True,
@@ -117,7 +106,6 @@ def refresh_command(
     names: tuple[str, ...],
     engine: Any,
     master: str | None,
-    layout: Any,
     verify: bool,
 ) -> CommandAnswer:
     """Index new and changed files, and forget deleted files.
@@ -131,7 +119,7 @@ def refresh_command(
         engine,
         master,
         lambda session: ds.optimize.optimize_indices(
-            names or None, layout=layout, repair=verify, spark=session, progress=True
+            names or None, repair=verify, spark=session, progress=True
         ),
         lambda: sum(
             file.identity.size
@@ -139,8 +127,8 @@ def refresh_command(
             if not file.is_known
         ),
     )
-    headers = ["index", "files added", "files dropped", "layout", "tables"]
-    fields = ("name", "fragments_added", "fragments_dropped", "layout", "num_segments")
+    headers = ["index", "files added", "files dropped", "tables"]
+    fields = ("name", "fragments_added", "fragments_dropped", "num_segments")
     rows = [[getattr(index, field) for field in fields] for index in run.result]
     return CommandAnswer(
         run.document(ds, run.result),

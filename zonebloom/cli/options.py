@@ -181,12 +181,6 @@ embedded_filters_option = click.option(
     is_flag=True,
     help="Trust the Bloom filters inside files that no index covers; they have no checksum.",
 )
-layout_option = click.option(
-    "--layout",
-    default="auto",
-    help="Layout of the index files: auto, table, sliced, or another layout of the kind; auto is "
-    "sliced for 4096 zones or more.",
-)
 index_names_option = click.option(
     "--name", "names", multiple=True, help="May be repeated; all indices by default."
 )

@@ -31,13 +31,12 @@ from zonebloom.errors import (
     MissingDependency,
 )
 from zonebloom.index.table import IndexTable
-from zonebloom.index.zone_bloom.kind import require_zone_tables
+from zonebloom.index.zone_bloom.kind import require_row_tables
 from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.index.zone_bloom.table import (
     FIELDS,
     ITEM_KEY,
     PROBABILITY_KEY,
-    ZoneTable,
     table_schema,
 )
 from zonebloom.index.zone_map.kind import require_zone_maps
@@ -104,7 +103,7 @@ def _content(segments: Sequence[IndexTable]) -> tuple[pa.Schema, Iterator[pa.Rec
         if any(not part.schema.equals(schema, check_metadata=True) for part in parts):
             raise InvalidArgument("the tables have different schemas; give tables of one index")
         return schema, (batch for part in parts for batch in part.to_batches())
-    zone_tables = require_zone_tables(segments)
+    zone_tables = require_row_tables(segments)
     schema = table_schema(*_shared_parameters(zone_tables))
     return schema, (batch for table in zone_tables for batch in table.batches())
 
@@ -271,7 +270,7 @@ def _pylance() -> Any:
         ) from None
 
 
-def _shared_parameters(tables: Sequence[ZoneTable]) -> tuple[int, float]:
+def _shared_parameters(tables: Sequence[RowTable]) -> tuple[int, float]:
     pairs = sorted({(table.number_of_items, table.probability) for table in tables})
     if len(pairs) != 1:
         raise InvalidArgument(

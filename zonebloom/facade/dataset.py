@@ -717,13 +717,8 @@ class Dataset(pads.UnionDataset, Displayed):
         replace: bool = True,
         number_of_items: int | None = None,
         probability: float | None = None,
-        sizing: Literal["log2", "exact"] | None = None,
         fold: bool | None = None,
-        max_false_zones: float | None = None,
-        layout: str = "auto",
         global_filter: bool = False,
-        expected_num_items: int | None = None,
-        global_probability: float | None = None,
         plaintext: bool = False,
         train: bool = True,
         tokens: Literal["words", "trigrams"] | None = None,
@@ -749,7 +744,7 @@ class Dataset(pads.UnionDataset, Displayed):
             default "BLOOMFILTER" has a Bloom filter for each zone. "HASH" goes from the hash of a
             key to its zones; `Dataset.advise` says which is better. "ZONEMAP" has the least and
             the greatest value of each zone, and also answers ranges. Each kind has its own
-            parameters, layouts and defaults; below are those of "BLOOMFILTER". "HASH" takes
+            parameters and defaults; below are those of "BLOOMFILTER". "HASH" takes
             ``number_of_items`` (1024), ``probability`` (0.004), ``fold``, and, in a
             configuration, ``build_memory`` (in bytes). "ZONEMAP" takes ``number_of_items``.
         name : str, optional
@@ -761,28 +756,14 @@ class Dataset(pads.UnionDataset, Displayed):
             distinct values.
         probability : float, optional
             Target false positive probability of a zone, between 0 and 1; 0.00057 by default.
-        sizing : {"log2", "exact"}, optional
-            "log2" (the default) gives filters the sizes that Lance uses, "exact" the smallest that
-            reach the probability.
         fold : bool, optional
             Whether to halve filters with few distinct values, such as those of short zones, as
             often as the probability allows; True by default. False keeps all filters as large as
             Lance's.
-        max_false_zones : float, optional
-            The number of zones in the whole dataset that a lookup may read needlessly, on average.
-            Replaces the probability.
-        layout : str
-            A layout of the kind, or "auto". "table" stores one filter after another. "sliced"
-            stores one bit of all filters after another, so a lookup of one key needs eight short
-            reads. "auto" chooses "sliced" for 4096 zones or more.
         global_filter : bool
-            Whether to build a filter over all keys of the column as well, for joins.
-        expected_num_items : int, optional
-            Number of distinct keys that the global filter is sized for; by default the number of
-            rows.
-        global_probability : float, optional
-            False positive probability of the global filter at that many keys. By default 0.001, or
-            0.01 if the filter would be larger than 128 MiB (some 63 million keys).
+            Whether to build a filter over all keys of the column as well, for joins. It holds as
+            many keys as there are rows with a false positive probability of 0.001, or of 0.01 if it
+            would be larger than 128 MiB (some 63 million keys).
         plaintext : bool
             Whether to build an unencrypted index over encrypted files. By default this is refused
             if the dataset was opened without ``encryption``, because filters reveal which keys
@@ -813,7 +794,7 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Examples
         --------
-        >>> ds.create_scalar_index(["id", "day"], number_of_items=100, max_false_zones=0.01)
+        >>> ds.create_scalar_index(["id", "day"], number_of_items=100)
         >>> ds.create_scalar_index("customer", name="for_joins", global_filter=True)
         >>> [index.name for index in ds.describe_indices()]
         ['customer_idx', 'id_idx', 'day_idx', 'for_joins']
@@ -825,15 +806,10 @@ class Dataset(pads.UnionDataset, Displayed):
             index_type=index_type,
             name=name,
             replace=replace,
-            layout=layout,
             number_of_items=number_of_items,
             probability=probability,
-            sizing=sizing,
             fold=fold,
-            max_false_zones=max_false_zones,
             global_filter=global_filter,
-            expected_num_items=expected_num_items,
-            global_probability=global_probability,
             plaintext=plaintext,
             train=train,
             tokens=tokens,

@@ -13,6 +13,7 @@ from zonebloom.base import arguments
 from zonebloom.base.display import DisplayedDict, DisplayedList
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
+from zonebloom.base.text import bytes_text
 from zonebloom.building.builder import (
     REFRESHED_HEADERS,
     Builder,
@@ -21,8 +22,7 @@ from zonebloom.building.builder import (
     refreshed_cells,
 )
 from zonebloom.building.request import IndexRequest
-from zonebloom.building.segments import require_layout
-from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry, Version
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.errors import (
     CatalogError,
@@ -42,13 +42,14 @@ from zonebloom.index.describe import (
     describe_embedded,
     index_statistics,
 )
-from zonebloom.index.kinds import registered_kinds
 from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.index.validate import ValidatedIndex, validate_index
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 
+# A Bloom index of more rows than this is warned about.
+_MANY_ROWS = 16_000_000
 # The names that Lance shows for kinds of indices.
 _LANCE_TYPES = {"BLOOMFILTER": "BloomFilter"}
 
@@ -57,15 +58,30 @@ def build(
     opened: OpenedDataset, request: IndexRequest, *, spark: Any, progress: ProgressOption
 ) -> OpenedDataset:
     """Return the dataset at a new version of the catalog that has the requested indices."""
-    version = Builder(opened).build(
-        request.make_specs(opened),
-        request.layout,
-        request.replace,
-        choose_engine(spark),
-        progress,
-        train=request.train,
-    )
+    specs = request.make_specs(opened)
+    engine = choose_engine(spark)
+    version = Builder(opened).build(specs, request.replace, engine, progress, train=request.train)
+    if request.kind.name == DEFAULT_KIND:
+        for spec in specs:
+            _warn_of_many_rows(version, version.indices[spec.name])
     return opened.at_version(version)
+
+
+def _warn_of_many_rows(version: Version, entry: IndexEntry) -> None:
+    covered = entry.fragment_ids
+    num_rows = sum(
+        fragment.num_rows
+        for fragment in version.fragments.values()
+        if fragment.fragment_id in covered
+    )
+    if num_rows > _MANY_ROWS:
+        warn(
+            ZoneBloomWarning(
+                f"index {entry.name!r} has filters for {num_rows:,} rows, all of which the first "
+                f"lookup of a process reads ({bytes_text(entry.num_bytes)}); "
+                'build it with index_type="HASH", of which a lookup reads some kilobytes'
+            )
+        )
 
 
 def describe_opened(opened: OpenedDataset) -> DisplayedList[IndexDescription]:
@@ -156,14 +172,11 @@ def drop(opened: OpenedDataset, name: str) -> OpenedDataset:
 
 def require_refresh_options(
     index_names: Sequence[str] | None,
-    layout: str,
     retention: timedelta | None,
     repair: bool,
     progress: ProgressOption,
 ) -> list[str] | None:
     """Return the names of the indices to refresh. Raise `InvalidArgument` for invalid options."""
-    # Each index takes the layout if its kind has it.
-    require_layout(layout, *registered_kinds())
     require_progress(progress)
     arguments.require_bool(repair, "repair")
     if retention is not None:
@@ -175,7 +188,6 @@ def refresh_indices(
     opened: OpenedDataset,
     index_names: list[str] | None,
     *,
-    layout: str,
     retention: timedelta | None,
     repair: bool,
     spark: Any,
@@ -201,7 +213,6 @@ def refresh_indices(
     damages = _find_damage(opened, [entry.name for entry, _ in indices]) if repair else {}
     version, refreshed = builder.refresh(
         indices,
-        layout,
         choose_engine(spark),
         progress,
         damages,

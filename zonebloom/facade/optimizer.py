@@ -30,16 +30,17 @@ class DatasetOptimizer:
         self,
         index_names: Sequence[str] | None = None,
         *,
-        layout: str = "auto",
         retention: timedelta | None = RETENTION,
         repair: bool = False,
         spark: SparkSession | Literal[False] | None = None,
         progress: ProgressOption = None,
     ) -> DisplayedList[Refreshed]:
-        """Index new and changed files, forget deleted files, and choose a layout.
+        """Index new and changed files, and forget deleted files.
 
         This method first lists the files again, as `Dataset.refresh` does. It does not read files
-        that are unchanged since they were indexed.
+        that are unchanged since they were indexed. A new segment is merged with segments of its
+        size or smaller. So a refresh costs about as much as it adds, and leaves large segments
+        alone.
 
         Parameters
         ----------
@@ -48,11 +49,6 @@ class DatasetOptimizer:
             datasets that share the index_dir. If the column of an index was dropped or has another
             type than when it was indexed, a StaleIndexWarning is given, that index stays as it
             is, and the others are refreshed. If such an index is named here, nothing is refreshed.
-        layout : str
-            As in `Dataset.create_scalar_index`. An index whose kind lacks this layout keeps the
-            one that its kind chooses. A new segment is merged with segments of its size
-            or smaller. So a refresh costs about as much as it adds, and leaves large segments
-            alone.
         retention : timedelta, optional
             After a change, delete versions and segments that were replaced longer ago than this,
             as `Dataset.vacuum` does; None keeps them all. 7 days by default.
@@ -82,12 +78,11 @@ class DatasetOptimizer:
         [Refreshed(name='id_idx', fragments_added=1, fragments_dropped=0, ...)]
         """
         ds = self._dataset
-        names = indices.require_refresh_options(index_names, layout, retention, repair, progress)
+        names = indices.require_refresh_options(index_names, retention, repair, progress)
         ds.renew()
         ds.opened, refreshed = indices.refresh_indices(
             ds.opened,
             names,
-            layout=layout,
             retention=retention,
             repair=repair,
             spark=spark,

@@ -9,13 +9,13 @@ from zonebloom.base.display import Displayed, DisplayedDict, DisplayedList
 from zonebloom.base.text import bytes_text
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry
-from zonebloom.index.kinds import kind_of, layout_of
+from zonebloom.index.kinds import kind_of
 from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.index.table import IndexTable
 from zonebloom.parquet.embedded_filters import EmbeddedColumn
 
 _DESCRIBED_FIELDS = (
-    *("name", "index_type", "column", "layout", "number_of_items", "probability", "sizing"),
+    *("name", "index_type", "column", "number_of_items", "probability"),
     *("num_segments", "num_zones"),
 )
 
@@ -30,12 +30,7 @@ class IndexDescription(Displayed):
     number_of_items : int
         Rows per zone.
     probability : float, optional
-    sizing : {"log2", "exact"}, optional
-        Build parameters, as `Dataset.create_scalar_index` takes them. None for kinds of indices
-        that do not have them.
-    layout : str
-        A layout of the kind, such as "table" or "sliced". "mixed" if some segments have another
-        layout than others, and "unknown" if the kind is not registered.
+        As `Dataset.create_scalar_index` takes it. None for kinds of indices that do not have it.
     num_segments, num_zones : int
     num_bytes : int
         Size of the index files.
@@ -52,8 +47,6 @@ class IndexDescription(Displayed):
     column: str
     number_of_items: int
     probability: float | None
-    sizing: str | None
-    layout: str
     num_segments: int
     num_zones: int
     num_bytes: int
@@ -166,8 +159,6 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
                 indexed_text(entry),
                 entry.number_of_items,
                 entry.parameters.get("probability"),
-                entry.parameters.get("sizing"),
-                layout_of(entry),
                 len(entry.segments),
                 sum(segment.num_zones for segment in entry.segments),
                 entry.num_bytes,

@@ -44,7 +44,7 @@ class GlobalFilterSize:
 
     @property
     def num_bytes(self) -> int:
-        names = ("expected_num_items", "global_probability")
+        names = ("num_items", "probability")
         validate_target(self.num_items, self.probability, names)
         try:
             return size_for(self.num_items, self.probability, "exact")

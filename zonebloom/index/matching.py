@@ -25,8 +25,9 @@ from zonebloom.errors import (
     InvalidArgument,
     UnknownIndexKind,
 )
+from zonebloom.index.base_kind import IndexKind
 from zonebloom.index.key_ranges import read_ranges, schema_for
-from zonebloom.index.kinds import IndexKind, kind_of, open_table
+from zonebloom.index.kinds import kind_of
 from zonebloom.index.row_keys.rules import (
     VALUES,
     KeyQuestion,
@@ -154,10 +155,7 @@ class LoadedIndex:
         """The segments that are opened by reading the ends of their files."""
         with collected_warnings():
             kind = self._kind
-        if kind is None:
-            return ()
-        files = {kind.layouts[layout] for layout in kind.layouts_read_in_parts}
-        return tuple(segment for segment in self.entry.segments if segment.file in files)
+        return self.entry.segments if kind is not None and kind.is_read_in_parts else ()
 
     def open_ahead(self, segment: Segment) -> None:
         """Open the table of a segment, so that the first search only has to read its blocks.
@@ -209,7 +207,7 @@ class LoadedIndex:
         # file open until the garbage collector runs.
         report = partial(_warn, self.entry.name, instead="Its undamaged parts are still used")
         try:
-            table = open_table(kind, self._catalog, segment, None if self._is_strict else report)
+            table = kind.open(self._catalog, segment, None if self._is_strict else report)
         except CorruptIndex as error:
             return error
         zone_rows, items = table.runs.items, self.entry.number_of_items

@@ -38,7 +38,7 @@ from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
 from zonebloom.values.normal_types import hashed_values
 
-# Hashes to collect before a lookup, because each lookup reads a sliced table whole.
+# Hashes to collect before a lookup.
 _MAX_PENDING_HASHES = 1 << 22
 # Adjacent zones are read and checked together up to this number of rows, because a zone may be one
 # row.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types, uint64
 
-from zonebloom.sbbf.jit import intrinsic
+from zonebloom.sbbf.jit import inlined, intrinsic
 
 
 def _loader(bits: int) -> Any:
@@ -37,6 +38,11 @@ def _byte_copier(num_bytes: int) -> Any:
     return copy
 
 
+@inlined
+def address_of(array):
+    return np.uint64(array.ctypes.data)
+
+
 load_8 = _loader(8)
 load_32 = _loader(32)
 load_64 = _loader(64)
@@ -44,5 +50,4 @@ copy_1 = _byte_copier(1)
 copy_4 = _byte_copier(4)
 copy_8 = _byte_copier(8)
 copy_16 = _byte_copier(16)
-copy_32 = _byte_copier(32)
 copy_64 = _byte_copier(64)

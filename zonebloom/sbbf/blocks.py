@@ -9,9 +9,9 @@ import numpy as np
 from llvmlite import ir
 from numba import boolean, float64, int64, uint8, uint32, uint64, void
 
+from zonebloom.sbbf.bits import count_ones
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
 from zonebloom.sbbf.spec import BITS_PER_WORD, SALT, WORDS_PER_BLOCK
-from zonebloom.sbbf.vectors import count_ones
 
 _WORD = ir.IntType(32)
 _VECTOR_8X32 = ir.VectorType(_WORD, WORDS_PER_BLOCK)

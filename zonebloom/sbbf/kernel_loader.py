@@ -33,7 +33,6 @@ LOOKUP_MODULES = (
     # It calls a function that only the C libraries of Linux have.
     *(["zonebloom.storage.stat_kernel"] if sys.platform == "linux" else []),
     "zonebloom.index.hash.search_kernels",
-    "zonebloom.sbbf.slice_search",
     "zonebloom.parquet.plain_encoding",
     "zonebloom.parquet.filter_kernels",
     "zonebloom.scan.number_kernels",

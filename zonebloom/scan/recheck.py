@@ -41,7 +41,7 @@ Columns: TypeAlias = "Sequence[str] | Mapping[str, str | pc.Expression] | None"
 Projection: TypeAlias = "list[str] | dict[str, pc.Expression] | None"
 
 # With more runs of consecutive rows than this, a gather is faster than slices.
-_MAX_SLICED_RUNS = 32
+_MAX_COPIED_RUNS = 32
 _MAX_TEXT = 200
 
 
@@ -207,7 +207,7 @@ def select_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     if rows.size == 0:
         return empty_table(table.schema)
     cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    if cuts.size >= _MAX_SLICED_RUNS:
+    if cuts.size >= _MAX_COPIED_RUNS:
         return gather(table, rows)
     runs = np.split(rows, cuts)
     return copied_slices(pa.concat_tables([table.slice(int(run[0]), run.size) for run in runs]))

@@ -21,7 +21,7 @@ from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.key_ranges import fragment_ranges
 from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost, may_pay, search_keys
-from zonebloom.index.kinds import is_registered, why_no_kind_answers
+from zonebloom.index.kinds import is_known_kind, why_no_kind_answers
 from zonebloom.index.matching import IndexView, LoadedIndex, Question
 from zonebloom.index.row_keys.rules import KeyQuestion
 from zonebloom.index.zone_parts import ValueQuestion
@@ -257,7 +257,7 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
             f"column {arguments.short_repr(column)} cannot be looked up: {on_column}; call "
             "create_scalar_index on it"
         )
-    readable = [index for index in on_column.indices if is_registered(index.entry.kind)]
+    readable = [index for index in on_column.indices if is_known_kind(index.entry.kind)]
     return (readable or on_column.indices)[-1], leaf_type
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numba import int64, uint8, uint32, uint64, void
 
 from zonebloom.index.hash.file import BITMAP, GAPS, HEAD_WORDS, OVERFLOW, RUNS
+from zonebloom.sbbf.addresses import address_of
 from zonebloom.sbbf.jit import kernel, linked, readonly
-from zonebloom.sbbf.slices import address_of
 from zonebloom.sbbf.xxh64 import hash_memory
 
 # Columns of the cells of `measure_pairs`.

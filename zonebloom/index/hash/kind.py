@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from zonebloom.base.arguments import short_repr
 from zonebloom.catalog.model import Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.base_kind import IndexKind
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.table import IndexTable, WrittenTable
-from zonebloom.predicates.ast import Compares, LeafPredicate
-from zonebloom.values.types import why_not_indexable
 
 if TYPE_CHECKING:
     from zonebloom.index.hash.table import HashTable
@@ -26,25 +24,12 @@ if TYPE_CHECKING:
 _SAMPLED_KEYS = 10_000
 
 
-class HashKind:
-    """The hash index, whose files have one layout."""
+class HashKind(IndexKind):
+    """The hash index."""
 
     name = "HASH"
-    layouts: Mapping[str, str] = MappingProxyType({"buckets": "hash.buckets"})
-    layouts_read_in_parts = ("buckets",)
-    takes_values = False
-    max_searched_keys: int | None = None
-    task_size_factor = 16
-
-    def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
-        return why_not_indexable(column_type, column)
-
-    def why_not_answered(
-        self, leaf: LeafPredicate, column_type: pa.DataType | None = None
-    ) -> str | None:
-        if isinstance(leaf, Compares):
-            return "range comparisons are not answered by a hash index; a ZONEMAP answers them"
-        return None
+    file_name = "hash.buckets"
+    is_read_in_parts = True
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         known_names = [field.name for field in fields(HashParameters)]
@@ -55,13 +40,6 @@ class HashKind:
                 f"{', '.join(known_names)}"
             )
         return asdict(HashParameters(**parameters))
-
-    def probability_for(self, max_false_zones: float, num_zones: int) -> float:
-        # The number of segments is not known yet. Most builds have one.
-        return min(max_false_zones, 0.5)
-
-    def choose_layout(self, layout: str, num_zones: int) -> str:
-        return "buckets"
 
     def create_writer(
         self,
@@ -75,23 +53,20 @@ class HashKind:
 
         return HashSegmentWriter(catalog, path, HashParameters(**parameters), num_writers)
 
-    def open(
-        self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
+    def _open(
+        self,
+        catalog: Catalog,
+        segment: Segment,
+        path: str,
+        report: Callable[[CorruptIndex], None] | None,
     ) -> HashTable:
         from zonebloom.index.hash.table import HashTable
 
-        path = catalog.path(segment.name, segment.file)
-        if segment.file != self.layouts["buckets"]:
-            raise CorruptIndex(
-                f"{path} is not a file of a {self.name} index; build the index again"
-            )
         return HashTable(
             catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum, report=report
         )
 
-    def merge(
-        self, catalog: Catalog, path: str, layout: str, tables: Sequence[IndexTable]
-    ) -> WrittenTable:
+    def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
         from zonebloom.index.hash.merge import merge_hash_tables
 
         return merge_hash_tables(_require_hash_tables(tables), catalog, path)

@@ -10,9 +10,9 @@ import numpy as np
 from numba import boolean, int64, uint64, void
 
 from zonebloom.index.hash.file import HEAD_WORDS
+from zonebloom.sbbf.addresses import address_of
+from zonebloom.sbbf.bits import count_ones, trailing_zeros
 from zonebloom.sbbf.jit import kernel, linked, readonly
-from zonebloom.sbbf.slices import address_of
-from zonebloom.sbbf.vectors import count_ones, trailing_zeros
 from zonebloom.sbbf.xxh64 import hash_memory
 
 # Positions in the state of a search.

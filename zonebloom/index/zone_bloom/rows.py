@@ -1,13 +1,12 @@
-"""Read and write the row layout: an Arrow IPC file with one filter per row.
+"""Read and write tables of zone filters: Arrow IPC files with one filter per row, as in Lance.
 
-It suits exchange with Lance and small indices. The file is read whole, because a lookup touches
-every filter, and because truncation of a memory-mapped file would kill the process.
+A file is read whole, because a lookup touches every filter, and because truncation of a
+memory-mapped file would kill the process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,16 +19,15 @@ from zonebloom.base.threads import map_in_order, map_slices, num_cores, thread_p
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.table import HashingFile, Pairs, WrittenTable, ZoneRuns
+from zonebloom.index.table import HashingFile, IndexTable, Pairs, WrittenTable, ZoneRuns
 from zonebloom.index.zone_bloom.table import (
     FIELDS,
     ITEM_KEY,
     PROBABILITY_KEY,
-    FilterRun,
     RowColumns,
     Zones,
-    ZoneTable,
     table_schema,
+    to_batch,
 )
 from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.sizing import fold_filters
@@ -39,6 +37,8 @@ from zonebloom.storage.ipc_layout import open_uncompressed
 
 # Filters of a larger batch would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
+# Bytes of filters that are copied at a time, about as many as a build writes at a time.
+_BATCH_BYTES = 4 << 20
 # Opening a table costs time per batch, so the zones of small files share a batch.
 _SHARED_BATCH_BYTES = 4 << 20
 # With fewer hashes than this, one call per hash over all zones is faster than one per zone.
@@ -47,8 +47,8 @@ _MIN_BATCHED_HASHES = 64
 _MIN_THREADED_CHECKS = 1 << 18
 
 
-class RowTable(ZoneTable):
-    """A table in memory.
+class RowTable(IndexTable):
+    """A table of zones, each with a filter and a null flag, in memory.
 
     ``words`` is the whole file as uint32. ``first_words`` are the positions in it at which the
     filters of the zones begin, uint64.
@@ -95,6 +95,7 @@ class RowTable(ZoneTable):
 
     @property
     def num_blocks(self) -> np.ndarray:
+        """Return the number of blocks of each zone's filter, uint64, shape ``(zones,)``."""
         return self._num_blocks
 
     def filter_words(self, zone: int) -> np.ndarray:
@@ -142,18 +143,28 @@ class RowTable(ZoneTable):
         blocks.check(self.filter_words(zone), hashes, hit)
         return hit
 
-    def filter_runs(self) -> Iterator[FilterRun]:
-        for num_blocks in np.unique(self._num_blocks).tolist():
-            first_words = self.first_words[self._num_blocks == num_blocks]
-            addresses = np.uint64(self.words.ctypes.data) + first_words * np.uint64(4)
-            yield FilterRun(
-                num_blocks, range(first_words.size), partial(self._load_filters, addresses)
-            )
+    def zones(self) -> Iterator[tuple[int, Zones]]:
+        """Yield all zones with the id of their fragment, a few megabytes at a time."""
+        fragment_ids, num_blocks = self.fragment_ids, self.num_blocks
+        changes = (np.diff(fragment_ids) != 0) | (np.diff(num_blocks) != 0)
+        for first, end in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(self)]):
+            if first == end:
+                continue
+            step = max(1, _BATCH_BYTES // (int(num_blocks[first]) * BYTES_PER_BLOCK))
+            for start in range(first, end, step):
+                part = slice(start, min(start + step, end))
+                words = np.stack([self.filter_words(zone) for zone in range(part.start, part.stop)])
+                zones = Zones(self.starts[part], self.lengths[part], self.has_null[part], words)
+                yield int(fragment_ids[first]), zones
 
-    def _load_filters(
-        self, addresses: np.ndarray, zones: range, start: int, stop: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return self.words, addresses[zones.start : zones.stop]
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        schema = table_schema(self.number_of_items, self.probability)
+        for fragment_id, zones in self.zones():
+            yield to_batch(fragment_id, zones, schema)
+
+    def to_table(self) -> pa.Table:
+        schema = table_schema(self.number_of_items, self.probability)
+        return pa.Table.from_batches(self.batches(), schema)
 
 
 def _filter_locations(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
@@ -236,7 +247,7 @@ class RowTableWriter:
         self._sink.close()
 
 
-def write_row_table(tables: Sequence[ZoneTable], creator: FileCreator, path: str) -> WrittenTable:
+def write_row_table(tables: Sequence[RowTable], creator: FileCreator, path: str) -> WrittenTable:
     writer = RowTableWriter(creator, path, tables[0].number_of_items, tables[0].probability)
     try:
         for table in tables:

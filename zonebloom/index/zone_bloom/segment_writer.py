@@ -1,4 +1,4 @@
-"""Train the filters of a new segment, and write them in the row layout."""
+"""Train the filters of a new segment, and write them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zonebloom.sbbf.sizing import size_for
 
 
 class ZoneSegmentWriter:
-    """The writer of a segment of a build, which is always in the row layout."""
+    """The writer of a segment of a build."""
 
     def __init__(self, catalog: Catalog, path: str, parameters: ZoneParameters):
         self._parameters = parameters
@@ -40,8 +40,7 @@ class ZoneSegmentWriter:
     def _write_zones(self, fragment_id: int, zones: Iterable[ZoneHashes]) -> None:
         """Write zones with filters for the number of hashes that each holds."""
         for zone in zones:
-            sizing = self._parameters.probability, self._parameters.sizing
-            num_bytes = size_for(max(zone.hashes.size, 1), *sizing)
+            num_bytes = size_for(max(zone.hashes.size, 1), self._parameters.probability)
             filters = np.zeros((1, num_bytes // 4), dtype=np.uint32)
             blocks.insert(filters[0], zone.hashes)
             start, length = (

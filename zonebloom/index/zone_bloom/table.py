@@ -1,22 +1,14 @@
-"""The base class of tables of zone filters in any layout, and the schema of their rows.
-
-The schema is that of Lance.
-"""
+"""The rows of a table of zone filters, and their schema, which is that of Lance."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-
-from zonebloom.index.table import IndexTable
-from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK
 
 ITEM_KEY = b"bloomfilter_item"
 PROBABILITY_KEY = b"bloomfilter_probability"
@@ -30,11 +22,6 @@ FIELDS = pa.schema(
         pa.field("bloom_filter_data", pa.binary(), nullable=False),
     ]
 )
-
-# Bytes of filters in a batch, about as many as a build writes at a time.
-_BATCH_BYTES = 4 << 20
-# Bytes of filters that are loaded at a time. Sliced filters are transposed back.
-_MAX_LOADED_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,71 +39,6 @@ class Zones:
     def slice(self, start: int, stop: int) -> Zones:
         part = slice(start, stop)
         return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
-
-
-class FilterRun(NamedTuple):
-    """Filters of one size, of which ranges of blocks can be loaded.
-
-    ``load`` takes zones of the run and blocks ``start`` to ``stop``. It returns memory that holds
-    these blocks, and the address at which each whole filter would begin in it, uint64, shape
-    ``(zones,)``.
-    """
-
-    num_blocks: int
-    zones: range
-    load: Callable[[range, int, int], tuple[np.ndarray, np.ndarray]]
-
-
-class ZoneTable(IndexTable):
-    """A file of zones, each with a filter and a null flag."""
-
-    number_of_items: int
-    probability: float
-
-    @property
-    @abstractmethod
-    def num_blocks(self) -> np.ndarray:
-        """Return the number of blocks of each zone's filter, uint64, shape ``(zones,)``."""
-
-    @abstractmethod
-    def filter_runs(self) -> Iterator[FilterRun]:
-        """Yield all filters. Filters of the same size come in the order of their zones."""
-
-    def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
-        """Yield the filters of one size in the order of their zones, uint32, shape ``(words,)``."""
-        size = num_blocks * WORDS_PER_BLOCK
-        step = max(64, _MAX_LOADED_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64)
-        for run in self.filter_runs():
-            for start in range(0, len(run.zones), step) if run.num_blocks == num_blocks else ():
-                memory, addresses = run.load(run.zones[start : start + step], 0, num_blocks)
-                first_words = (addresses - np.uint64(memory.ctypes.data)) // np.uint64(4)
-                for first_word in first_words.tolist():
-                    yield memory.reshape(-1)[first_word : first_word + size]
-
-    def zones(self) -> Iterator[tuple[int, Zones]]:
-        fragment_ids, num_blocks = self.fragment_ids, self.num_blocks
-        changes = (np.diff(fragment_ids) != 0) | (np.diff(num_blocks) != 0)
-        filters = {size: self._filters(size) for size in np.unique(num_blocks).tolist()}
-        for first, end in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(self)]):
-            if first == end:
-                continue
-            size = int(num_blocks[first])
-            step = max(1, _BATCH_BYTES // (size * BYTES_PER_BLOCK))
-            for start in range(first, end, step):
-                stop = min(start + step, end)
-                part = slice(start, stop)
-                words = np.stack(list(islice(filters[size], stop - start)))
-                zones = Zones(self.starts[part], self.lengths[part], self.has_null[part], words)
-                yield int(fragment_ids[first]), zones
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        schema = table_schema(self.number_of_items, self.probability)
-        for fragment_id, zones in self.zones():
-            yield to_batch(fragment_id, zones, schema)
-
-    def to_table(self) -> pa.Table:
-        schema = table_schema(self.number_of_items, self.probability)
-        return pa.Table.from_batches(self.batches(), schema)
 
 
 def table_schema(number_of_items: int, probability: float) -> pa.Schema:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from zonebloom.catalog.folder import read_file
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.base_kind import IndexKind
 from zonebloom.index.table import HashingFile, IndexTable, WrittenTable
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, LeafPredicate
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.normal_types import hashed_type
-from zonebloom.values.types import why_not_indexable
 
 if TYPE_CHECKING:
     from zonebloom.index.zone_map.table import ZoneMapTable
@@ -32,20 +31,18 @@ if TYPE_CHECKING:
 _ROWS_NAMES = ("rows_per_zone", "number_of_items")
 
 
-class ZoneMap:
-    """The zone map index, whose files have one layout."""
+class ZoneMap(IndexKind):
+    """The zone map index."""
 
     name = "ZONEMAP"
-    layouts: Mapping[str, str] = MappingProxyType({"bounds": "zonemap.arrow"})
-    layouts_read_in_parts: Collection[str] = ()
+    file_name = "zonemap.arrow"
     takes_values = True
-    max_searched_keys: int | None = 1
-    task_size_factor = 16
+    max_searched_keys = 1
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         if pt.is_boolean(hashed_type(column_type)):
             return None
-        return why_not_indexable(column_type, column)
+        return super().why_not_indexable(column_type, column)
 
     def why_not_answered(
         self, leaf: LeafPredicate, column_type: pa.DataType | None = None
@@ -78,14 +75,6 @@ class ZoneMap:
             raise arguments.invalid_value(items, "number_of_items", advice)
         return {"number_of_items": items}
 
-    def probability_for(self, max_false_zones: float, num_zones: int) -> float:
-        raise InvalidArgument(
-            f"a {self.name} index has no false positive probability; leave out max_false_zones"
-        )
-
-    def choose_layout(self, layout: str, num_zones: int) -> str:
-        return "bounds"
-
     def create_writer(
         self,
         catalog: Catalog,
@@ -98,22 +87,19 @@ class ZoneMap:
 
         return ZoneMapWriter(catalog, path, column_type, parameters["number_of_items"])
 
-    def open(
-        self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
+    def _open(
+        self,
+        catalog: Catalog,
+        segment: Segment,
+        path: str,
+        report: Callable[[CorruptIndex], None] | None,
     ) -> ZoneMapTable:
         from zonebloom.index.zone_map.table import ZoneMapTable
 
-        path = catalog.path(segment.name, segment.file)
-        if segment.file != self.layouts["bounds"]:
-            raise CorruptIndex(
-                f"{path} is not a file of a {self.name} index; build the index again"
-            )
         filesystem = catalog.decrypted_filesystem
         return ZoneMapTable(read_file(filesystem, path, segment.num_bytes, segment.checksum), path)
 
-    def merge(
-        self, catalog: Catalog, path: str, layout: str, tables: Sequence[IndexTable]
-    ) -> WrittenTable:
+    def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
         from zonebloom.index.zone_map.table import write_zone_map
 
         sink = HashingFile(catalog.open_output_stream(path))

@@ -243,7 +243,6 @@ class IndexManager:
         refresh_indices(
             ds.opened,
             list(record.indices.values()),
-            layout="auto",
             retention=RETENTION,
             repair=False,
             spark=self._engine(),
@@ -258,8 +257,7 @@ class IndexManager:
         ----------
         name : str
         mode : {"quick", "full"}
-            "quick" merges the small segments. "full" merges all segments into one, in the layout
-            that suits its size.
+            "quick" merges the small segments. "full" merges all segments into one.
 
         Raises
         ------
@@ -498,7 +496,7 @@ class IndexManager:
         ]
         catalog = ds.opened.catalog
         build = new_build or catalog.new_segment_prefix()
-        Builder(ds.opened).build(specs, "auto", not new_build, self._engine(), progress, build)
+        Builder(ds.opened).build(specs, not new_build, self._engine(), progress, build)
         if self._records().latest(record.name).state == State.DOESNOTEXIST:
             drop_indices(catalog, record.indices.values(), build=build)
             raise CommitConflict(

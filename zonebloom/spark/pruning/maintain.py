@@ -117,7 +117,6 @@ class IndexMaintainer:
                     refresh_indices(
                         opened,
                         None,
-                        layout="auto",
                         retention=RETENTION,
                         repair=False,
                         spark=spark_engine(self._spark, WORTH_AN_ENGINE),

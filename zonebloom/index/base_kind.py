@@ -1,0 +1,146 @@
+"""The base class of the kinds of indices, and the writer of a segment that each kind has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from zonebloom.catalog.model import Segment
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CorruptIndex
+from zonebloom.index.table import IndexTable, WrittenTable
+from zonebloom.predicates.ast import Compares, LeafPredicate
+from zonebloom.values.types import why_not_indexable
+
+
+class SegmentWriter(Protocol):
+    """A writer of the file of one segment."""
+
+    def add(self, fragment_id: int, part: Any) -> None:
+        """Add the next rows of a fragment, as a `ZonePart` of the type that the kind takes.
+
+        Every fragment is added completely before the next.
+        """
+        ...
+
+    def end_fragment(self, fragment_id: int) -> None:
+        """Finish the zones of a fragment, which may have no rows."""
+        ...
+
+    def close(self) -> WrittenTable: ...
+
+    def abort(self) -> None:
+        """Close the file after a failure. It is not a valid table."""
+        ...
+
+
+class IndexKind(ABC):
+    """One kind of index: how it is built, stored, opened and merged.
+
+    Attributes
+    ----------
+    name : str
+        The name of the kind, in upper case.
+    file_name : str
+        The name of the file of a segment.
+    is_read_in_parts : bool
+        Whether a file is opened by reading its end, and searched by reading parts. Files of other
+        kinds are read whole.
+    takes_values : bool
+        Whether its writers take `ColumnValues`, and its tables are `ValueTable`. Otherwise they
+        take and search hashes.
+    max_searched_keys : int or None
+        With more keys than this, a search usually keeps almost every zone, so only some of the keys
+        are looked up. None if each key keeps few zones, so that any number of keys is looked up by
+        `zonebloom.index.key_search`.
+    task_size_factor : int
+        How many times as large the tasks of a build are as the smallest ones. A task writes one
+        segment, and a lookup may have to read from each segment.
+    """
+
+    name: str
+    file_name: str
+    is_read_in_parts: bool = False
+    takes_values: bool = False
+    max_searched_keys: int | None = None
+    task_size_factor: int = 16
+
+    def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
+        """Return why columns of a type cannot be indexed and what to do, or None if they can."""
+        return why_not_indexable(column_type, column)
+
+    def why_not_answered(
+        self, leaf: LeafPredicate, column_type: pa.DataType | None = None
+    ) -> str | None:
+        """Return why an index of values cannot answer a part of a filter, or None if it can.
+
+        Without a type, only the kind of the condition decides.
+        """
+        if isinstance(leaf, Compares):
+            return "range comparisons are not answered by hashes of keys; a ZONEMAP answers them"
+        return None
+
+    @abstractmethod
+    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return some parameters with the defaults of the others, all of them JSON values.
+
+        "number_of_items", the rows of a zone, is among them. Raise `InvalidArgument` for a
+        parameter that is unknown or out of range.
+        """
+
+    @abstractmethod
+    def create_writer(
+        self,
+        catalog: Catalog,
+        path: str,
+        parameters: Mapping[str, Any],
+        num_writers: int,
+        column_type: pa.DataType,
+    ) -> SegmentWriter:
+        """Create the file of a new segment, and return a writer for it.
+
+        ``num_writers`` writers work at the same time in this process, and share its memory.
+        """
+
+    def open(
+        self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
+    ) -> IndexTable:
+        """Open the file of a segment, and validate what it claims.
+
+        Raise `CorruptIndex` if it is damaged. A table that finds damage later passes it to
+        ``report``, or raises it if that is None.
+        """
+        path = catalog.path(segment.name, segment.file)
+        if segment.file != self.file_name:
+            raise CorruptIndex(
+                f"{path} is not a file of a {self.name} index; build the index again"
+            )
+        table = self._open(catalog, segment, path, report)
+        try:
+            table.require_valid()
+        except ValueError as error:
+            table.close()
+            raise CorruptIndex(f"{path} is damaged ({error}); build the index again") from None
+        return table
+
+    @abstractmethod
+    def _open(
+        self,
+        catalog: Catalog,
+        segment: Segment,
+        path: str,
+        report: Callable[[CorruptIndex], None] | None,
+    ) -> IndexTable: ...
+
+    @abstractmethod
+    def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
+        """Write the zones of all tables, in order, as the file of a new segment."""
+
+    @abstractmethod
+    def statistics(
+        self, parameters: Mapping[str, Any], tables: Sequence[IndexTable]
+    ) -> dict[str, Any]:
+        """Return statistics that only this kind of index has."""
