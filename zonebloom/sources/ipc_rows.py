@@ -1,4 +1,4 @@
-"""Read some rows of an Arrow IPC fragment with reads at positions.
+"""Read some rows of an Arrow IPC fragment, one whole record batch at a time.
 
 The file is not memory-mapped, because the process would crash if the file were truncated. It is not
 given to pyarrow as a Python file, because a thread of pyarrow may release that after Python's exit.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
@@ -18,17 +17,11 @@ from zonebloom.sources.source import assemble_columns, groups_with_rows
 from zonebloom.storage.files import file_errors
 from zonebloom.storage.ipc_layout import (
     BatchHead,
-    addressable_columns,
-    column_buffers,
     read_batch_head,
-    read_column_rows,
     read_footer_blocks,
     schema_message,
 )
-from zonebloom.storage.random_access import FragmentFile, merge_ranges
-
-# Two ranges with at most this many rows between them are read as one.
-_GAP_ROWS = 512
+from zonebloom.storage.random_access import FragmentFile
 
 
 class IpcRows:
@@ -45,14 +38,13 @@ class IpcRows:
         self._path = file.path
         self._file = file
         with file_errors(self._path):
-            self._blocks, self._dictionaries, is_little = read_footer_blocks(
+            self._blocks, self._dictionaries, _ = read_footer_blocks(
                 self._read_range, self._file.num_bytes
             )
             self._schema_message = schema_message(
                 self._read_range, [*self._dictionaries, *self._blocks], self._file.num_bytes
             )
             self._stored = pa.ipc.read_schema(pa.py_buffer(self._schema_message))
-            self._addressable = addressable_columns(self._stored) if is_little else {}
         self._batch_heads: dict[int, BatchHead] = {}
         self._last_batch: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
 
@@ -70,13 +62,8 @@ class IpcRows:
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         """Return columns at some rows of a record batch, with the dataset's types."""
         stored = [name for name in names if self._is_stored(name)]
-        addressable = [name for name in stored if name in self._addressable]
-        if self._batch_head(row_group).is_compressed:
-            addressable = []
         with file_errors(self._path):
-            columns = self._read_addressable(row_group, addressable, rows)
-            other_names = [name for name in stored if name not in columns]
-            columns |= self._read_whole_columns(row_group, other_names, rows)
+            columns = self._read_columns(row_group, stored, rows)
             return assemble_columns(self._schema, names, len(rows), self._constants, columns, {})
 
     def _is_stored(self, name: str) -> bool:
@@ -85,46 +72,15 @@ class IpcRows:
             raise FragmentUnreadable(f"{self._path} has {count} columns {name!r}; rename them")
         return count == 1 and name not in self._constants
 
-    def _read_addressable(
+    def _read_columns(
         self, number: int, names: Sequence[str], rows: RowRanges
     ) -> dict[str, pa.ChunkedArray]:
-        """Return columns whose byte offsets can be computed. Read them all in two round trips."""
-        starts, stops = np.asarray(rows.starts), np.asarray(rows.stops)
-        has_gap = starts[1:] - stops[:-1] > _GAP_ROWS
-        firsts, lasts = starts[np.append([True], has_gap)], stops[np.append(has_gap, [True])]
-        spans = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-        head = self._batch_head(number)
-        columns = [
-            read_column_rows(self._stored.field(name).type, head, self._addressable[name], spans)
-            for name in names
-        ]
-        # Each generator yields byte ranges and receives their bytes, twice. Then it yields arrays.
-        # So each round reads the ranges of all columns together.
-        results = [next(column) for column in columns]
-        for _ in range(2):
-            pieces = iter(self._file.read([span for ranges in results for span in ranges]))
-            results = [
-                column.send([next(pieces) for _ in ranges])
-                for column, ranges in zip(columns, results, strict=True)
-            ]
-        span_of = np.append(0, np.cumsum(has_gap)).tolist()
-        return {
-            name: pa.chunked_array(
-                arrays[span].slice(start - spans[span][0], stop - start)
-                for span, (start, stop) in zip(span_of, rows, strict=True)
-            )
-            for name, arrays in zip(names, results, strict=True)
-        }
-
-    def _read_whole_columns(
-        self, number: int, names: Sequence[str], rows: RowRanges
-    ) -> dict[str, pa.ChunkedArray]:
-        """Return rows of columns that pyarrow reads whole: compressed ones, lists, dictionaries."""
         if not names:
             return {}
         wanted = tuple(sorted(self._stored.get_field_index(name) for name in names))
         if self._last_batch is None or self._last_batch[0] != (number, wanted):
-            stream = pa.py_buffer(self._ipc_stream(number, names))
+            block = self._blocks[number]
+            stream = self._before_batches + self._read_range(block.start, block.stop)
             options = pa.ipc.IpcReadOptions(included_fields=list(wanted))
             batch = pa.ipc.open_stream(stream, options=options).read_next_batch()
             batch.validate(full=True)
@@ -132,24 +88,6 @@ class IpcRows:
         batch = self._last_batch[1]
         pieces = [batch.slice(start, stop - start) for start, stop in rows]
         return {name: pa.chunked_array([piece.column(name) for piece in pieces]) for name in names}
-
-    def _ipc_stream(self, number: int, names: Sequence[str]) -> np.ndarray:
-        """Return an Arrow stream of one record batch. The bytes of unnamed columns are zeros."""
-        block = self._blocks[number]
-        buffers = column_buffers(self._stored, self._batch_head(number), names)
-        if buffers is None:
-            buffers = [(block.body_start, block.stop)]
-        header = self._before_batches + self._read_range(block.start, block.body_start)
-        # Zeroed memory that is never written to takes no physical memory.
-        stream = np.zeros(len(header) + block.stop - block.body_start, dtype=np.uint8)
-        stream[: len(header)] = np.frombuffer(header, dtype=np.uint8)
-        body = stream[len(header) :]
-        spans = merge_ranges(buffers, self._file.coalesce)
-        for (start, stop), data in zip(spans, self._file.read(spans), strict=True):
-            body[start - block.body_start : stop - block.body_start] = np.frombuffer(
-                data, dtype=np.uint8
-            )
-        return stream
 
     @cached_property
     def _before_batches(self) -> bytes:

@@ -1,24 +1,19 @@
-"""Locate the record batches of an Arrow IPC file, and read some rows of their columns.
+"""Locate the record batches of an Arrow IPC file, without reading them.
 
-pyarrow reads whole columns of a record batch. A lookup wants few rows, whose byte offsets can be
-computed in columns of fixed width, strings and binary values.
-
-    file    | ARROW1 | schema | head | body | head | body | ... | footer | its size i32 | ARROW1 |
-    head    (0xFFFFFFFF) | size i32 | Message, a flatbuffer (Message.fbs) that describes the body
+file    | ARROW1 | schema | head | body | head | body | ... | footer | its size i32 | ARROW1 |
+head    (0xFFFFFFFF) | size i32 | Message, a flatbuffer (Message.fbs) that describes the body
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 Read = Callable[[int, int], bytes]
-Span: TypeAlias = tuple[int, int]
 
 _ARROW_MAGIC = b"ARROW1"
 # The schema's message begins after the magic bytes and their padding.
@@ -175,122 +170,3 @@ def open_uncompressed(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
             raise ValueError("its buffers overlap")
         end = block.stop
     return pa.ipc.open_file(buffer)
-
-
-def addressable_columns(schema: pa.Schema) -> dict[str, tuple[int, int]]:
-    """Return the node and first buffer of each column whose rows can be read one by one.
-
-    Columns after a column of an unknown type are left out.
-    """
-    return {
-        field.name: (node, buffers.start)
-        for field, node, buffers in _column_positions(schema)
-        if _is_variable_width(field.type) or _bit_width(field.type)
-    }
-
-
-def column_buffers(schema: pa.Schema, head: BatchHead, names: Sequence[str]) -> list[Span] | None:
-    """Return the byte ranges of columns' buffers, or None if a column follows an unknown type."""
-    slices = {field.name: buffers for field, _, buffers in _column_positions(schema)}
-    if not slices.keys() >= set(names):
-        return None
-    return [(start, stop) for name in names for start, stop in head.buffers[slices[name]].tolist()]
-
-
-def _column_positions(schema: pa.Schema) -> Iterator[tuple[pa.Field, int, slice]]:
-    """Yield the columns before an unknown type, each with its first node and buffer slice."""
-    node = buffer = 0
-    for field in schema:
-        counts = _count_nodes_and_buffers(field.type)
-        if counts is None:
-            return
-        yield field, node, slice(buffer, buffer + counts[1])
-        node, buffer = node + counts[0], buffer + counts[1]
-
-
-def _is_variable_width(t: pa.DataType) -> bool:
-    return pt.is_string(t) or pt.is_binary(t) or _has_large_offsets(t)
-
-
-def _has_large_offsets(t: pa.DataType) -> bool:
-    return pt.is_large_string(t) or pt.is_large_binary(t)
-
-
-def _bit_width(t: pa.DataType) -> int:
-    """Return the bits of a value, or 0 if values have no fixed width."""
-    is_number = pt.is_boolean(t) or pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t)
-    is_time = pt.is_temporal(t) and not pt.is_interval(t)
-    return t.bit_width if is_number or is_time or pt.is_fixed_size_binary(t) else 0
-
-
-def _count_nodes_and_buffers(t: pa.DataType) -> tuple[int, int] | None:
-    """Return the number of nodes and buffers of an array and its children, or None if unknown."""
-    if pt.is_null(t):
-        return 1, 0
-    if _bit_width(t) or pt.is_dictionary(t):
-        return 1, 2
-    if _is_variable_width(t):
-        return 1, 3
-    is_list = pt.is_list(t) or pt.is_large_list(t)
-    if not (is_list or pt.is_struct(t) or pt.is_fixed_size_list(t)):
-        return None
-    nodes, buffers = 1, 2 if is_list else 1
-    for index in range(t.num_fields):
-        inner = _count_nodes_and_buffers(t.field(index).type)
-        if inner is None:
-            return None
-        nodes, buffers = nodes + inner[0], buffers + inner[1]
-    return nodes, buffers
-
-
-def read_column_rows(
-    kind: pa.DataType, head: BatchHead, position: tuple[int, int], spans: Sequence[Span]
-) -> Generator[list[Any], Sequence[bytes], None]:
-    """Return a generator that reads spans of rows of one column, while its caller does the reads.
-
-    It yields the byte ranges of validity and of values or offsets, then those of the strings. The
-    caller sends the bytes of these ranges. At last it yields one validated array for each span.
-    """
-    node, first_buffer = position
-    has_offsets = _is_variable_width(kind)
-    buffers = head.buffers[first_buffer : first_buffer + 2 + has_offsets].tolist()
-    if node >= len(head.nodes) or len(buffers) < 2 + has_offsets:
-        raise ValueError("a record batch has fewer columns than the file")
-    num_rows, num_nulls = head.nodes[node].tolist()
-    if num_rows != head.num_rows:
-        raise ValueError("a record batch has columns of several lengths")
-    offset_type = np.dtype("<i8" if _has_large_offsets(kind) else "<i4")
-    bits = 8 * offset_type.itemsize if has_offsets else _bit_width(kind)
-    # Validity bits are read by whole bytes, so every span begins at a multiple of 8 rows.
-    aligned = [(start // 8 * 8, stop) for start, stop in spans]
-    masks: Sequence[bytes | None] = [None] * len(spans)
-    has_nulls = num_nulls != 0 and buffers[0][0] < buffers[0][1]
-    ranges = [_subrange(buffers[0], row // 8, -(-stop // 8)) for row, stop in aligned if has_nulls]
-    ranges += [
-        _subrange(buffers[1], row * bits // 8, -(-(stop + has_offsets) * bits // 8))
-        for row, stop in aligned
-    ]
-    data = yield ranges
-    if has_nulls:
-        masks = data[: len(spans)]
-    contents = [[values] for values in data[-len(spans) :]]
-    offsets = [np.frombuffer(values, dtype=offset_type) for (values,) in contents if has_offsets]
-    if any(span_offsets[0] < 0 for span_offsets in offsets):
-        raise ValueError("a string lies outside its buffer")
-    strings = yield [_subrange(buffers[2], int(o[0]), int(o[-1])) for o in offsets]
-    if has_offsets:
-        contents = [[o - o[0], string] for o, string in zip(offsets, strings, strict=True)]
-    arrays = []
-    for (start, stop), (row, _), mask, content in zip(spans, aligned, masks, contents, strict=True):
-        parts = [None if part is None else pa.py_buffer(part) for part in (mask, *content)]
-        array = pa.Array.from_buffers(kind, stop - start, parts, offset=start - row)
-        array.validate(full=True)
-        arrays.append(array)
-    yield arrays
-
-
-def _subrange(buffer: Sequence[int], first: int, last: int) -> Span:
-    start, stop = buffer
-    if not first <= last <= stop - start:
-        raise ValueError("a buffer is shorter than its rows")
-    return start + first, start + last
