@@ -15,22 +15,12 @@
 
 Each message says what is wrong and what to do next. A missing argument or an unknown keyword is
 still a TypeError of Python, and exceptions of your own functions are passed on unchanged.
-
-Jupyter and IPython show an exception of this module with the lines of your own code, and without
-those inside zonebloom. ``%xmode Verbose`` shows all of them.
 """
 
 from __future__ import annotations
 
 import pickle
 import re
-import sys
-import traceback
-import types
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from IPython.core.ultratb import AutoFormattedTB
 
 # Patterns, which are compiled when a message first needs them.
 _URI = r"""[A-Za-z][\w+.-]*://[^\s'"<>]+"""
@@ -67,53 +57,6 @@ class ZoneBloomError(Exception):
     def __str__(self) -> str:
         # KeyError puts its message in quotes, but our messages are sentences.
         return str(self.args[0]) if self.args else ""
-
-    def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython prints: the frames of the caller, and the message."""
-        find_session = getattr(sys.modules.get("IPython"), "get_ipython", None)
-        session = None if find_session is None else find_session()
-        if session is None:
-            return traceback.format_exception(self)
-        return _ipython_traceback(session.InteractiveTB, self)
-
-
-def _ipython_traceback(formatter: AutoFormattedTB, error: ZoneBloomError) -> list[str]:
-    """Format an exception with a formatter of IPython.
-
-    Only the mode "Verbose", in which users ask for details, shows frames of this package, and the
-    tracebacks of causes.
-    """
-    if formatter.mode == "Verbose":
-        return formatter.structured_traceback(type(error), error, error.__traceback__)
-    cause, hides_context = error.__cause__, error.__suppress_context__
-    # Without a cause, IPython formats a single traceback.
-    error.__cause__, error.__suppress_context__ = None, True
-    try:
-        lines = formatter.structured_traceback(
-            type(error), error, _frames_of_caller(error.__traceback__)
-        )
-    finally:
-        error.__cause__, error.__suppress_context__ = cause, hides_context
-    if cause is not None:
-        text = "".join(traceback.format_exception_only(cause))
-        lines.append(f"Caused by {without_secrets(text.rstrip())}")
-    return lines
-
-
-def _frames_of_caller(frame: types.TracebackType | None) -> types.TracebackType | None:
-    """Return a copy of a traceback that ends before the first frame of this package."""
-    frames = []
-    while frame is not None and not _is_ours(frame.tb_frame.f_globals.get("__name__", "")):
-        frames.append(frame)
-        frame = frame.tb_next
-    copy = None
-    for inner in reversed(frames):
-        copy = types.TracebackType(copy, inner.tb_frame, inner.tb_lasti, inner.tb_lineno)
-    return copy
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == __name__.partition(".")[0]
 
 
 class InvalidArgument(ZoneBloomError, ValueError):

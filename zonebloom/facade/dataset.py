@@ -18,7 +18,6 @@ from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.base.row_ranges import SearchResult
-from zonebloom.base.table_display import show_in_jupyter
 from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS, RETENTION
 from zonebloom.errors import DeprecatedWarning, InvalidArgument, SourceError
 from zonebloom.reading import (
@@ -458,7 +457,7 @@ class Dataset(pads.UnionDataset, Displayed):
         needs_scan |= options.get("limit") is not None
         if needs_scan or self._filters:
             return scanner.take(indices)
-        return show_in_jupyter(take_rows(opened, addresses_of_positions(opened, indices), columns))
+        return take_rows(opened, addresses_of_positions(opened, indices), columns)
 
     def take_rows(self, rows: RowsLike, columns: Columns = None) -> pa.Table:
         """Read rows by address, in the order of the addresses. Repeated addresses repeat rows.
@@ -485,7 +484,7 @@ class Dataset(pads.UnionDataset, Displayed):
         [42]
         """
         require_no_filter(self, "take_rows")
-        return show_in_jupyter(take_rows(self.opened, rows, columns))
+        return take_rows(self.opened, rows, columns)
 
     def filter(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, expression: Filter
@@ -630,7 +629,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         if self._filters:
             require_no_filter(self, "lookup")
-        return show_in_jupyter(look_up(self.opened, column, keys, columns, nulls=nulls))
+        return look_up(self.opened, column, keys, columns, nulls=nulls)
 
     def locate(self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike) -> pa.Table:
         """Return the file and row of each given key, or nulls for a key that does not exist.
@@ -673,7 +672,7 @@ class Dataset(pads.UnionDataset, Displayed):
         require_no_filter(self, "locate")
         opened = self.opened
         locations = key_locations(opened, columns, keys)
-        return show_in_jupyter(locations.by_key(), opened.source.root)
+        return locations.by_key()
 
     def files_with_keys(
         self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
@@ -704,7 +703,7 @@ class Dataset(pads.UnionDataset, Displayed):
         require_no_filter(self, "files_with_keys")
         opened = self.opened
         locations = key_locations(opened, columns, keys)
-        return show_in_jupyter(locations.by_file(), opened.source.root)
+        return locations.by_file()
 
     # Indices
 
@@ -949,7 +948,7 @@ class Dataset(pads.UnionDataset, Displayed):
         {'fragment_id': 0, 'minimum': 0, 'maximum': 2997}
         """
         opened = self.opened
-        return show_in_jupyter(key_ranges(opened.look(), column), opened.source.root)
+        return key_ranges(opened.look(), column)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
         """Return the filter over all keys of a column, or None if its index has none.

@@ -21,7 +21,6 @@ from zonebloom.base.arrays import empty_table
 from zonebloom.base.display import Displayed
 from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.base.process_bound import ProcessBound
-from zonebloom.base.table_display import show_in_jupyter
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import Equals, IsIn, is_same_filter
 from zonebloom.predicates.ast import TypeRequirement
@@ -121,7 +120,7 @@ class Scanner(ProcessBound, Displayed):
         >>> ds.scanner(["id"], "id = 42").to_table().to_pylist()
         [{'id': 42}]
         """
-        return show_in_jupyter(pa.Table.from_batches(self.to_batches(), schema=self.schema))
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
     def head(self, num_rows: int) -> pa.Table:
         """Read the first matching rows.
@@ -148,7 +147,7 @@ class Scanner(ProcessBound, Displayed):
         """
         rows = self.to_table()
         positions = arguments.require_integers(indices, "indices", rows.num_rows - 1)
-        return show_in_jupyter(gather(rows, positions.astype(np.int64)))
+        return gather(rows, positions.astype(np.int64))
 
     def count_rows(self) -> int:
         """Count the matching rows. Only the columns of the filter are read.
