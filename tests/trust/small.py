@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from e2e_helpers import numbered
@@ -79,6 +80,32 @@ def check_answers(ds: zb.Dataset, numbers: Any, filters: Any = FILTERS) -> int:
         if rows != expected:
             raise WrongRows(f"{filter} gave {rows[:9]}, not {expected[:9]}")
     return len(filters)
+
+
+def check_requests(ds: zb.Dataset, numbers: Any) -> None:
+    """Compare lookups of many keys, and scans of other engines, with plain Python."""
+    import duckdb
+    import polars as pl
+
+    rows = [row for number in sorted(numbers) for row in rows_of(number)]
+    present = {row["id"] for row in rows if row["id"] is not None}
+    keys = np.arange(-1, 17_000, dtype=np.int64)
+    expected = sorted(present.intersection(keys.tolist()))
+    places = ds.locate("id", keys)
+    answers = {
+        "locate": sorted(keys[places["key_index"].filter(places["row"].is_valid())].tolist()),
+        "lookup": sorted(ds.lookup("id", keys)["id"].to_pylist()),
+        "polars": ds.to_polars().filter(pl.col("id").is_in(keys)).collect()["id"].sort().to_list(),
+        "duckdb": sorted(
+            key for (key,) in duckdb.sql("SELECT id FROM ds WHERE id > -2").fetchall()
+        ),
+    }
+    for request, answer in answers.items():
+        if answer != expected:
+            raise WrongRows(f"{request} found {len(answer)} keys, not {len(expected)}")
+    num_keys = sum(ds.files_with_keys("id", keys)["num_keys"].to_pylist())
+    if num_keys < len(expected):
+        raise WrongRows(f"files_with_keys counts {num_keys} keys, not {len(expected)}")
 
 
 def build(ds: zb.Dataset, kind: str, **options: Any) -> None:

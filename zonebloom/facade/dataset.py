@@ -953,6 +953,8 @@ class Dataset(pads.UnionDataset, Displayed):
     def global_filter(self, column: str) -> GlobalFilter | None:
         """Return the filter over all keys of a column, or None if its index has none.
 
+        A damaged filter causes an IndexNotUsedWarning, and None.
+
         >>> ds.create_scalar_index("id", global_filter=True)
         >>> ds.global_filter("id").sbbf.check([42, -1])
         array([ True, False])

@@ -237,14 +237,21 @@ class LoadedIndex:
     def global_filter(
         self, arrow_type: pa.DataType, present: Sequence[PresentFragment]
     ) -> GlobalFilter | None:
-        """Return the filter over all keys, compared with the current fragments, or None."""
+        """Return the filter over all keys, compared with the current fragments.
+
+        Return None if the index has no such filter, or if its file is damaged.
+        """
         from zonebloom.index.global_filter import GlobalFilter, load_global_filter
 
         stored = self.entry.global_filter
         if stored is None:
             return None
         if self._global_filter is None:
-            self._global_filter = load_global_filter(self._catalog, stored)
+            try:
+                self._global_filter = load_global_filter(self._catalog, stored)
+            except CorruptIndex as error:
+                self._report(error, "Until then there is no global filter")
+                return None
         unchanged_ids = {fragment.fragment_id for fragment in present if fragment.is_known}
         covered = unchanged_ids.intersection(stored.fragment_ids)
         return GlobalFilter(
