@@ -32,7 +32,7 @@ def decrypt_document(document, name, keys):
     if check != sealed["key_check"]:
         raise ValueError("another key")
     content = decrypt(base64.b64decode(sealed["content"]), name, keys)
-    head, tail = b'{"format_version": 6, "checksum": "', b'",\n"content": %b}\n' % content
+    head, tail = b'{"format_version": 1, "checksum": "', b'",\n"content": %b}\n' % content
     return head + xxhash.xxh3_128_hexdigest(head + tail).encode() + tail
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import xxhash
 from hash_reader import HashFile, segment_checksum
 
-FORMAT = 6
+FORMAT = 1
 DOCUMENT = re.compile(
     rb'(\{"format_version": [0-9]+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )
@@ -45,6 +45,7 @@ def read_version(path):
     for listing in content["fragments"]:
         require(re.fullmatch(r"[0-9]{20}-[0-9a-f]{16}\.arrow", listing["file"]), "a bad name")
         data = (path.parent / listing["file"]).read_bytes()
+        require(len(data) == listing["num_bytes"], "another size")
         require(xxhash.xxh3_64_hexdigest(data) == listing["checksum"], "damaged")
         fragments |= {entry["key"]: entry for entry in read_arrow(data).to_pylist()}
     return content, fragments

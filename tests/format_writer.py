@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import xxhash
 from format_reader import bits_of, block_of
 
-FORMAT = {"zonebloom_format": "6"}
+FORMAT = {"zonebloom_format": "1"}
 
 
 def required_fields(types):
@@ -106,7 +106,7 @@ def write_index(index_dir, files, column, items=100, num_blocks=8):
     )
     listing_name = f"{1:020d}-{secrets.token_hex(8)}.arrow"
     entries = [dict(zip(LISTING.names, entry, strict=True)) for entry in listing]
-    _, listing_checksum = write_arrow(versions / listing_name, entries, LISTING, {})
+    listing_bytes, listing_checksum = write_arrow(versions / listing_name, entries, LISTING, {})
     segment = {
         "name": name,
         "file": "bloomfilter.arrow",
@@ -135,13 +135,15 @@ def write_index(index_dir, files, column, items=100, num_blocks=8):
     content = {
         "version": 1,
         "next_fragment_id": len(files),
-        "fragments": [{"file": listing_name, "checksum": listing_checksum}],
+        "fragments": [
+            {"file": listing_name, "num_bytes": listing_bytes, "checksum": listing_checksum}
+        ],
         "indices": [index],
         "page_maps": [],
         "segments_to_delete": [],
         "moved_to": "",
     }
-    head = '{"format_version": 6, "checksum": "'
+    head = '{"format_version": 1, "checksum": "'
     tail = f'",\n"content": {json.dumps(content)}, "writer": "{secrets.token_hex(16)}"}}\n'
     checksum = xxhash.xxh3_128_hexdigest((head + tail).encode())
     draft = versions / f".{secrets.token_hex(16)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -181,43 +180,14 @@ def run_python(code: str, /, *arguments: object, **environment: str) -> str:
     return process.stdout
 
 
-def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int = 3) -> None:
+def rewrite_document(path: Path, change: Callable[[Any], Any]) -> None:
     """Change the content of one of our JSON documents, and write it with a valid checksum.
 
-    Parameters
-    ----------
-    path : Path
-    change : callable
-        Returns the new content, or None if it changed its argument in place.
-    written_as : {1, 2, 3, 5, 6}
-        The format to write. In format 1, ``change`` also gets the format version. Before format 3,
-        each segment had the page maps of its files. Before format 5, one list had all fragments.
-        Before format 6, indices had no kind, and segments had a layout instead of a file.
+    ``change`` returns the new content, or None if it changed its argument in place.
     """
-    data = path.read_bytes()
-    _, content = decode_document(data, json.loads(data).keys())
-    if written_as < 3 and content.pop("page_maps", None) is not None:
-        for entry in content["indices"]:
-            for segment in entry["segments"]:
-                segment |= {"page_map_bytes": 0, "page_map_checksum": ""}
-    if written_as < 5 and isinstance(content.get("fragments"), list):
-        (content["fragments"],) = content["fragments"]
-    if written_as < 6 and "indices" in content:
-        # These keys were left out if they were empty.
-        for key in ("segments_to_delete", "moved_to"):
-            if not content.get(key):
-                content.pop(key, None)
-        for entry in content["indices"]:
-            entry.pop("kind", None)
-            for segment in entry["segments"]:
-                if "file" in segment:
-                    is_sliced = segment.pop("file") == "bloomfilter.sliced"
-                    segment["layout"] = "sliced" if is_sliced else "table"
-    if written_as == 1:
-        content = {"format_version": 1, **content}
+    _, content = decode_document(path.read_bytes())
     changed = change(content)
-    content = content if changed is None else changed
-    path.write_bytes(json.dumps(content).encode() if written_as == 1 else encode_document(content))
+    path.write_bytes(encode_document(content if changed is None else changed))
 
 
 def flipped_bits(data: bytes) -> Iterator[bytes]:

@@ -16,7 +16,6 @@ from helpers import ROOT
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.base.version import FORMAT_VERSION
 from zonebloom.values.types import is_comparable
 
 # The types of the tables in types.md by their names there.
@@ -210,9 +209,7 @@ def test_text_is_parsed_for_a_column_of_uuids():
     assert ds.lookup("x", ["00000000-0000-0000-0000-000000000000"]).num_rows == 1
 
 
-def test_the_compatibility_page_lists_the_formats_and_requirements():
-    formats = [int(row[0]) for row in table_rows("compatibility.md", "## The format of an index")]
-    assert formats == list(range(1, FORMAT_VERSION + 1))
+def test_the_compatibility_page_lists_the_requirements():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {"always": project["dependencies"], **project["optional-dependencies"]}
     rows = table_rows("compatibility.md", "## Python, systems and packages")

@@ -275,7 +275,7 @@ def test_the_reader_uses_the_version_before_a_newer_or_damaged_one(tmp_path, is_
     keys = [pa.scalar(i, pa.int64()) for i in (7, 107)]
     assert None not in assert_agree(folder, "id", keys).values()
     if is_newer:
-        change_document(index_folder(folder), b'"format_version": 6', b'"format_version": 7')
+        change_document(index_folder(folder), b'"format_version": 1', b'"format_version": 2')
     else:
         (document,) = index_folder(folder).glob("versions/*2.json")
         document.write_bytes(document.read_bytes()[:-9])

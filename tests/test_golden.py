@@ -130,13 +130,13 @@ def test_a_vacuum_deletes_all_segments(opened):
 def test_every_arrow_file_names_its_format_and_a_newer_format_is_refused(pattern, read):
     path = next((GOLDEN / "plain").glob(pattern))
     table = pa.ipc.open_file(path.read_bytes()).read_all()
-    assert table.schema.metadata[b"zonebloom_format"] == b"6"
-    newer = table.replace_schema_metadata({**table.schema.metadata, b"zonebloom_format": b"7"})
+    assert table.schema.metadata[b"zonebloom_format"] == b"1"
+    newer = table.replace_schema_metadata({**table.schema.metadata, b"zonebloom_format": b"2"})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, newer.schema) as writer:
         writer.write_table(newer)
     with pytest.raises(
-        ValueError, match=r"format 7; this version reads up to 6.*pip install --upgrade"
+        ValueError, match=r"format 2; this version reads up to 1.*pip install --upgrade"
     ) as caught:
         try:
             read(sink.getvalue())

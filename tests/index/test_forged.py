@@ -110,7 +110,7 @@ def test_a_listing_with_fewer_rows_than_zones_loses_no_row(tmp_path, num_rows):
     def change(content):
         content["fragments"][0]["checksum"] = xxhash.xxh3_64_hexdigest(data)
 
-    rewrite_document(version, change, written_as=6)
+    rewrite_document(version, change)
     ds = zb.dataset(tmp_path)
     assert ds.count_rows() == 1000
     with pytest.raises(CorruptIndex, match="build the index again"):
@@ -127,7 +127,7 @@ def test_zones_whose_length_differs_from_the_index_lose_no_row(tmp_path):
     def change(content):
         content["indices"][0]["parameters"]["number_of_items"] = 101
 
-    rewrite_document(version, change, written_as=6)
+    rewrite_document(version, change)
     with pytest.warns(
         IndexNotUsedWarning, match="has zones of 100 rows, but its index has zones of 101"
     ):

@@ -39,7 +39,7 @@ def newer(folder: Path) -> Path:
         content["indices"][0]["kind"] = "TRIE"
 
     (version,) = index_folder(folder).glob("versions/*.json")
-    rewrite_document(version, change, written_as=6)
+    rewrite_document(version, change)
     return folder
 
 

@@ -241,7 +241,7 @@ def test_a_build_during_vacuums_without_grace_fails_or_is_complete(lake):
 
 
 def test_a_log_is_never_empty_while_each_version_is_replaced_by_the_next(tmp_path):
-    log = VersionLog(pafs.LocalFileSystem(), str(tmp_path), frozenset())
+    log = VersionLog(pafs.LocalFileSystem(), str(tmp_path))
     Path(log.path(1)).touch()
     stopped = threading.Event()
 

@@ -291,7 +291,7 @@ def test_file_systems_without_a_conditional_put_return_none(s3, endpoint, monkey
 def test_the_second_writer_of_a_version_number_is_noticed(s3, monkeypatch):
     set_constant(monkeypatch, version_log, "_PATIENCE", (0.0,) * 3)
     filesystem = pafs.SubTreeFileSystem("lake", s3)
-    log = VersionLog(filesystem, "versions", set())
+    log = VersionLog(filesystem, "versions")
     assert log.create(1, encode_document({"a": 1}))
     claim = f"versions/{2:020d}-of-another.claim"
     with filesystem.open_output_stream(claim) as sink:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 # CHANGELOG.md lists the changes of each release.
 __version__ = "0.2.0"
 
-# The format of all files of an index. Increase it with each change that earlier releases would
-# misread.
-FORMAT_VERSION = 6
+# The format of all files of an index. From the first published release on, increase it with each
+# change that earlier releases would misread.
+FORMAT_VERSION = 1
 _KEY = b"zonebloom_format"
 
 
@@ -36,7 +36,6 @@ def with_format_version(schema: pa.Schema) -> pa.Schema:
 
 def require_known_format(schema: pa.Schema) -> None:
     """Raise `NewerFormat` for an Arrow file of a newer format."""
-    # Files before format 4 do not name their format.
-    format_version = int((schema.metadata or {}).get(_KEY, b"1"))
+    format_version = int((schema.metadata or {}).get(_KEY, FORMAT_VERSION))
     if format_version > FORMAT_VERSION:
         raise NewerFormat(format_version)

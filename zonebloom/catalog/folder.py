@@ -29,8 +29,7 @@ import xxhash
 from zonebloom.base.threads import thread_pool
 from zonebloom.catalog.names import is_own_name, is_segment_file_name, is_segment_name
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
-from zonebloom.storage.files import OutputStream, is_local
-from zonebloom.storage.object_store import object_reader
+from zonebloom.storage.files import OutputStream, is_local, read_whole_file
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 # Error numbers of file systems that do not support fsync.
@@ -53,23 +52,13 @@ def find_missing_file(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> 
     return None
 
 
-def read_whole_file(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
-    """Return the bytes of a file. A file in an object store takes one request."""
-    store = object_reader(filesystem, path)
-    if store is not None:
-        return store.read(path)
-    # Do not use a local file system of the user's: it may be set to memory-map files.
-    with pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path) as file:
-        return file.read_buffer()
-
-
 def read_file(filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str) -> pa.Buffer:
     """Read a file of the index into memory and verify its size and checksum.
 
     The file is not mapped, so the verified bytes cannot change afterwards.
     """
     try:
-        buffer = read_whole_file(filesystem, path)
+        buffer = read_whole_file(filesystem, path, num_bytes)
     except OSError as error:
         kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
         raise kind(f"cannot open {path} ({error}); build the index again") from None

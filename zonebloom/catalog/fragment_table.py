@@ -51,9 +51,8 @@ class FragmentTable(Mapping[str, KnownFragment]):
 
     def __init__(self, parts: Sequence[pa.Table]):
         """Make a mapping from the rows of listings. The last row of a key counts."""
-        tables = [_with_all_columns(part) for part in parts]
-        table = pa.concat_tables(tables) if tables else LISTING_SCHEMA.empty_table()
-        if len(tables) > 1:
+        table = pa.concat_tables(parts) if parts else LISTING_SCHEMA.empty_table()
+        if len(parts) > 1:
             table = _with_last_rows(table)
         self.table: pa.Table = table.combine_chunks()
 
@@ -146,17 +145,6 @@ def require_consistent(table: pa.Table) -> None:
     # Arrow's own function would import `pyarrow.compute`, which takes longer than a short listing.
     if len(set(table["key"].to_pylist())) < table.num_rows or not has_row_counts:
         raise ValueError("it lists a file twice, or an impossible number of rows")
-
-
-def _with_all_columns(table: pa.Table) -> pa.Table:
-    """Add the columns that listings of early formats lack."""
-    columns = [
-        table[field.name]
-        if field.name in table.column_names
-        else pa.repeat(pa.scalar("" if field.type == pa.string() else 0, field.type), len(table))
-        for field in LISTING_SCHEMA
-    ]
-    return pa.table(columns, schema=LISTING_SCHEMA)
 
 
 def _with_last_rows(table: pa.Table) -> pa.Table:

@@ -153,6 +153,7 @@ class Listing:
     """A file that lists some fragments of a version."""
 
     file: str
+    num_bytes: int
     checksum: str
     keys: Sequence[str]
 

@@ -1,4 +1,4 @@
-"""Recognise the names of the folders and files of an index, in all formats so far.
+"""Recognise the names of the folders and files of an index.
 
 A vacuum deletes only files and folders with such names, in the folders where an index has them.
 """

@@ -41,16 +41,14 @@ from zonebloom.catalog.folder import (
     list_folder,
     open_folder,
     read_file,
-    read_whole_file,
     sync_files,
     wrapping_write_errors,
     write_atomically,
 )
 from zonebloom.catalog.fragment_table import ListingKeys
-from zonebloom.catalog.legacy import upgrade_content
 from zonebloom.catalog.model import Listing, Version
 from zonebloom.catalog.names import SEGMENTS, VERSIONS
-from zonebloom.catalog.version_log import VersionLog, encode_document, to_json
+from zonebloom.catalog.version_log import VersionLog, encode_document, from_json, to_json
 from zonebloom.catalog.versions import (
     decode_listing,
     decode_version,
@@ -66,15 +64,13 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotUsedWarning,
 )
-from zonebloom.storage.files import OutputStream, is_folder, is_local
+from zonebloom.storage.files import OutputStream, is_folder, is_local, read_whole_file
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
 
 if TYPE_CHECKING:
     from zonebloom.storage.encryption import Encryption, FileCipher
 
 _MAX_TRIES = 16
-# The top-level keys of a document in format 1.
-_VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 
 
 class _UnreadableVersion(CorruptIndex):
@@ -124,7 +120,7 @@ class Catalog:
     def _log(self) -> VersionLog:
         # Do not store the log. It refers to a method of the catalog, and the reference cycle would
         # keep both in memory until Python collects garbage.
-        return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.create_local_file)
+        return VersionLog(self.filesystem, self._versions, self.create_local_file)
 
     def path(self, segment: str, file: str) -> str:
         return posixpath.join(self.folder, SEGMENTS, segment, file)
@@ -406,7 +402,8 @@ class Catalog:
                 write_atomically(path, stored, self.create_local_file, os.replace)
             else:
                 self.write(path, data)
-            listings += (Listing(name, xxhash.xxh3_64_hexdigest(data), tuple(added)),)
+            checksum = xxhash.xxh3_64_hexdigest(data)
+            listings += (Listing(name, len(data), checksum, tuple(added)),)
         committed = replace(version, listings=listings)
         document = encode_document(
             self._encrypt_content(committed.number, encode_version(committed))
@@ -471,7 +468,7 @@ class Catalog:
                 raise MissingIndexFile(f"{self._log.path(number)} is gone ({error})") from None
             content = self._content(number, document)
             listings = [
-                Listing(require_plain_name(reference["file"]), reference["checksum"], keys=())
+                Listing(*_listing_reference(reference), keys=())
                 for reference in content["fragments"]
             ]
             return decode_version(content, listings, parts=())
@@ -480,7 +477,7 @@ class Catalog:
         content = self._decrypt_content(number, self._log.content(document))
         if content["version"] != number:
             raise ValueError(f"it is version {content['version']!r}")
-        return upgrade_content(content)
+        return content
 
     @contextlib.contextmanager
     def _wrapping_read_errors(self, number: int) -> Iterator[None]:
@@ -508,12 +505,13 @@ class Catalog:
         """Read the listings that a document names. Return them, and the fragments in each."""
 
         def read(reference: Any) -> tuple[Listing, pa.Table]:
-            name, checksum = require_plain_name(reference["file"]), reference["checksum"]
-            data = read_whole_file(self.decrypted_filesystem, posixpath.join(self._versions, name))
+            name, num_bytes, checksum = _listing_reference(reference)
+            path = posixpath.join(self._versions, name)
+            data = read_whole_file(self.decrypted_filesystem, path, num_bytes)
             if xxhash.xxh3_64_hexdigest(data) != checksum:
                 raise ValueError("the checksum of its fragments does not match")
             fragments = decode_listing(data)
-            return Listing(name, checksum, ListingKeys(fragments["key"])), fragments
+            return Listing(name, num_bytes, checksum, ListingKeys(fragments["key"])), fragments
 
         if len({reference["file"] for reference in references}) < len(references):
             raise ValueError("it names a listing twice")
@@ -523,3 +521,9 @@ class Catalog:
             with thread_pool(REMOTE_THREADS) as pool:
                 listings = list(pool.map(read, references))
         return [listing for listing, _ in listings], [fragments for _, fragments in listings]
+
+
+def _listing_reference(reference: Any) -> tuple[str, int, str]:
+    """Return the name, the size and the checksum of a listing that a document names."""
+    num_bytes = from_json(int, reference["num_bytes"])
+    return require_plain_name(reference["file"]), num_bytes, from_json(str, reference["checksum"])

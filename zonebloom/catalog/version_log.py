@@ -1,6 +1,6 @@
 """Write numbered documents to a folder, each atomically: the commits of catalogs and managers.
 
-    00000000000000000007.json    {"format_version": 6, "checksum": "<XXH3-128 of all other bytes>",
+    00000000000000000007.json    {"format_version": 1, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
 A local document is written as a draft and then linked to its number, which fails if the number is
@@ -11,8 +11,6 @@ writer first claims the number with a file, and writes the document if it sees n
 
 Every writer lists the claims after writing its own. So of two writers, at least one sees the claim
 of the other.
-
-`zonebloom.catalog.legacy` reads the documents of earlier formats.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import re
 import time
 import types
 import uuid
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -39,18 +37,18 @@ from zonebloom.base.version import FORMAT_VERSION, NewerFormat
 from zonebloom.catalog.folder import (
     NewFile,
     create_file,
-    read_whole_file,
     sync_path,
     write_atomically,
 )
-from zonebloom.catalog.legacy import decode_format_1
 from zonebloom.errors import CommitConflict
-from zonebloom.storage.files import forget_listings, is_local
+from zonebloom.storage.files import forget_listings, is_local, read_whole_file
 from zonebloom.storage.object_store import create_object
 
 _DOCUMENT = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )
+# A larger document is damaged. One of 10 million fragments in several indices has 300 MB.
+MAX_DOCUMENT_BYTES = 1 << 30
 _CLAIM_SUFFIX = ".claim"
 # Seconds to wait for another writer before each new try.
 _PATIENCE = (*(0.1 * 2**turn for turn in range(6)), *[4.0] * 4)
@@ -64,8 +62,6 @@ class VersionLog:
     ----------
     filesystem : pyarrow.fs.FileSystem
     folder : str
-    format_1_keys : set of str
-        The top-level keys of a document in format 1.
     create : callable, optional
         Creates a local file and its folder. By default, files get the permissions of the folder.
     """
@@ -74,12 +70,10 @@ class VersionLog:
         self,
         filesystem: pafs.FileSystem,
         folder: str,
-        format_1_keys: Set[str],
         create: Callable[[str], NewFile] | None = None,
     ):
         self._filesystem = filesystem
         self._folder = folder
-        self._format_1_keys = format_1_keys
         self._create_file = create or self._create_beside
 
     def path(self, number: int) -> str:
@@ -126,14 +120,15 @@ class VersionLog:
 
     def content(self, document: bytes) -> Any:
         """Return the content of a document that was read. Raise the same errors as `read`."""
-        written_as, content = decode_document(document, self._format_1_keys)
+        written_as, content = decode_document(document)
         if written_as > FORMAT_VERSION:
             raise NewerFormat(written_as)
         return content
 
     def document(self, number: int) -> bytes:
         """Return the bytes of a document. Documents of two writers never have equal bytes."""
-        return read_whole_file(self._filesystem, self.path(number)).to_pybytes()
+        data = read_whole_file(self._filesystem, self.path(number), MAX_DOCUMENT_BYTES)
+        return data.to_pybytes()
 
     def create(self, number: int, document: bytes) -> bool:
         """Write a document made by `encode_document`. Return False if its number is taken.
@@ -225,15 +220,15 @@ def encode_document(content: Any) -> bytes:
     return head + _checksum(head, tail) + tail
 
 
-def decode_document(data: bytes, format_1_keys: Set[str]) -> tuple[int, Any]:
+def decode_document(data: bytes) -> tuple[int, Any]:
     """Return the format version and the content of a document, or raise ValueError."""
     match = _DOCUMENT.fullmatch(data)
-    if match is not None:
-        if match[2] != _checksum(match[1], match[3]):
-            raise ValueError("its checksum does not match")
-        document = json.loads(data)
-        return document["format_version"], document["content"]
-    return 1, decode_format_1(data, format_1_keys)
+    if match is None:
+        raise ValueError("it is damaged, or not a document of an index")
+    if match[2] != _checksum(match[1], match[3]):
+        raise ValueError("its checksum does not match")
+    document = json.loads(data)
+    return document["format_version"], document["content"]
 
 
 def _checksum(head: bytes, tail: bytes) -> bytes:

@@ -17,7 +17,6 @@ from zonebloom.catalog.fragment_table import (
     columns_of_fragments,
     require_consistent,
 )
-from zonebloom.catalog.legacy import EARLIER_LISTING_WIDTHS
 from zonebloom.catalog.model import (
     IndexEntry,
     KnownFragment,
@@ -37,12 +36,6 @@ FragmentsByKey: TypeAlias = dict[str, KnownFragment]
 _MAX_FRAGMENT_ID = 1 << 30
 _PLAIN_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
 
-_KNOWN_LISTING_SCHEMAS = [
-    pa.schema(list(LISTING_SCHEMA)[:width])
-    for width in (len(LISTING_SCHEMA), *EARLIER_LISTING_WIDTHS)
-]
-
-
 # A commit merges the last listing into its new one if that listing is small, or at most eight times
 # as large as the new one. So each rewrite of a large listing makes it an eighth larger or more.
 _FEW_FRAGMENTS = 256
@@ -54,7 +47,8 @@ def encode_version(version: Version) -> dict[str, Any]:
         "version": version.number,
         "next_fragment_id": version.next_fragment_id,
         "fragments": [
-            {"file": listing.file, "checksum": listing.checksum} for listing in version.listings
+            {"file": listing.file, "num_bytes": listing.num_bytes, "checksum": listing.checksum}
+            for listing in version.listings
         ],
         "indices": list(version.indices.values()),
         "page_maps": version.page_maps,
@@ -64,7 +58,7 @@ def encode_version(version: Version) -> dict[str, Any]:
 
 
 def decode_version(content: Any, listings: Sequence[Listing], parts: Sequence[pa.Table]) -> Version:
-    """Return the version in a document of the current format, with the fragments of its listings.
+    """Return the version in a document, with the fragments of its listings.
 
     Raise ValueError, KeyError or TypeError if the document is malformed or inconsistent.
     """
@@ -82,8 +76,8 @@ def decode_version(content: Any, listings: Sequence[Listing], parts: Sequence[pa
         {entry.name: entry for entry in indices},
         from_json(tuple[PageMapEntry, ...], content["page_maps"]),
         tuple(listings),
-        from_json(tuple[str, ...], content.get("segments_to_delete", [])),
-        from_json(str, content.get("moved_to", "")),
+        from_json(tuple[str, ...], content["segments_to_delete"]),
+        from_json(str, content["moved_to"]),
     )
     fragment_ids = np.sort(fragments.numbers("fragment_id"))
     if (fragment_ids[1:] == fragment_ids[:-1]).any():
@@ -149,7 +143,7 @@ def decode_listing(data: pa.Buffer) -> pa.Table:
     table = open_uncompressed(data).read_all()
     require_known_format(table.schema)
     table.validate(full=True)
-    if table.schema not in _KNOWN_LISTING_SCHEMAS:
+    if not table.schema.equals(LISTING_SCHEMA):
         raise ValueError("its fragments have other columns")
     require_consistent(table)
     return table

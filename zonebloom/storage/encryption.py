@@ -27,7 +27,12 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.arguments import invalid_secret
 from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
-from zonebloom.storage.files import OutputStream, ReadCounter, ReadingHandler
+from zonebloom.storage.files import (
+    OutputStream,
+    ReadCounter,
+    ReadingHandler,
+    read_whole_file,
+)
 from zonebloom.storage.random_access import RandomAccessFile
 
 if TYPE_CHECKING:
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 _ENCRYPTED_MAGIC = b"ZBSEALED"
 _HEAD_BYTES = 64
 _MODULE_BYTES = 4 << 10
+# A file that is opened for reading is decrypted whole, up to this size.
+_MAX_WHOLE_BYTES = 4 << 30
 NONCE_BYTES = 12
 TAG_BYTES = 16
 _STORED_BYTES = NONCE_BYTES + _MODULE_BYTES + TAG_BYTES
@@ -289,6 +296,12 @@ def decrypted_size(stored_bytes: int) -> int:
     return num_full * _MODULE_BYTES + max(0, rest - overhead)
 
 
+def encrypted_size(num_bytes: int) -> int:
+    """Return the size of the encrypted file of some data."""
+    num_modules = max(1, -(-num_bytes // _MODULE_BYTES))
+    return _HEAD_BYTES + num_bytes + num_modules * (NONCE_BYTES + TAG_BYTES)
+
+
 class EncryptedFile(RandomAccessFile):
     """An encrypted file, open for random access. Offsets count bytes of the decrypted data."""
 
@@ -379,10 +392,12 @@ class _DecryptingHandler(ReadingHandler):
         return list(map(_decrypted_info, super().get_file_info_selector(selector)))
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        with self.filesystem.open_input_file(path) as file:
-            stored = file.read_buffer()
+        return pa.BufferReader(self.read_whole_file(path, _MAX_WHOLE_BYTES))
+
+    def read_whole_file(self, path: str, max_bytes: int) -> pa.Buffer:
+        stored = read_whole_file(self.filesystem, path, encrypted_size(max_bytes))
         try:
-            return pa.BufferReader(self.cipher.decrypt(path, stored))
+            return pa.py_buffer(self.cipher.decrypt(path, stored))
         except ValueError as error:
             raise OSError(str(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 import stat
@@ -256,6 +257,11 @@ class ReadingHandler(pafs.FileSystemHandler):
     def open_input_stream(self, path: str) -> pa.NativeFile:
         return self.open_input_file(path)
 
+    def read_whole_file(self, path: str, max_bytes: int) -> pa.Buffer:
+        with self.open_input_file(path) as file:
+            require_size(path, file.size(), max_bytes)
+            return file.read_buffer()
+
     def _not_supported(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError("this file system is read-only")
 
@@ -304,6 +310,47 @@ def is_python_filesystem(filesystem: pafs.FileSystem) -> bool:
 
 def is_local(filesystem: pafs.FileSystem) -> bool:
     return isinstance(filesystem, pafs.LocalFileSystem)
+
+
+def open_regular_file(path: str) -> tuple[int, os.stat_result]:
+    """Open a local file for reading. Raise OSError if it is a pipe, a device or a folder."""
+    # Opening a pipe without this flag would wait for a writer.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return handle, status
+
+
+def read_whole_file(filesystem: pafs.FileSystem, path: str, max_bytes: int) -> pa.Buffer:
+    """Return the bytes of a file. A file in an object store takes one request.
+
+    Raise OSError, before anything is read, if the file is larger than ``max_bytes``.
+    """
+    store = object_reader(filesystem, path)
+    if store is not None:
+        return store.read(path, max_bytes)
+    # Do not use a local file system of the user's: it may be set to memory-map files.
+    if is_local(filesystem):
+        handle, status = open_regular_file(path)
+        with open(handle, "rb", buffering=0) as file:
+            require_size(path, status.st_size, max_bytes)
+            buffer = pa.allocate_buffer(status.st_size)
+            view, num_read = memoryview(buffer).cast("B"), 0
+            while count := file.readinto(view[num_read:]):
+                num_read += count
+            return buffer if num_read == buffer.size else buffer.slice(0, num_read)
+    if isinstance(handler := getattr(filesystem, "handler", None), ReadingHandler):
+        return handler.read_whole_file(path, max_bytes)
+    with filesystem.open_input_file(path) as file:
+        require_size(path, file.size(), max_bytes)
+        return file.read_buffer()
+
+
+def require_size(path: str, num_bytes: int, max_bytes: int) -> None:
+    if num_bytes > max_bytes:
+        raise OSError(errno.EFBIG, f"it has {num_bytes:,} bytes, at most {max_bytes:,} fit", path)
 
 
 def local_path(filesystem: pafs.FileSystem, path: str) -> str | None:

@@ -6,6 +6,7 @@ replaces an object.
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import sys
@@ -199,10 +200,16 @@ class StoreHandler(pafs.FileSystemHandler):
         with _as_os_errors():
             return self.store.head(self.key(path))
 
-    def read(self, path: str) -> pa.Buffer:
-        """Return the content of an object."""
+    def read(self, path: str, max_bytes: int) -> pa.Buffer:
+        """Return the content of an object. Raise OSError if it has more than ``max_bytes``."""
         with _as_os_errors():
-            return pa.py_buffer(self.store.get(self.key(path)).bytes())
+            response = self.store.get(self.key(path))
+            num_bytes = response.meta["size"]
+            if num_bytes > max_bytes:
+                raise OSError(
+                    errno.EFBIG, f"it has {num_bytes:,} bytes, at most {max_bytes:,} fit", path
+                )
+            return pa.py_buffer(response.bytes())
 
     def list_heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:
         """Return size, time and tags of objects from listings, several at a time.

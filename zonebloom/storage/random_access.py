@@ -21,6 +21,7 @@ from zonebloom.storage.files import (
     identity_from_status,
     identity_of_open_file,
     is_local,
+    open_regular_file,
     unreadable,
 )
 from zonebloom.storage.object_store import StoreHandler, object_reader
@@ -68,8 +69,7 @@ class RandomAccessFile:
         self._from_disk = False
         self._path, self._tag = path, tag
         if self.is_local:
-            self._handle = os.open(path, os.O_RDONLY)
-            self._status = os.fstat(self._handle)
+            self._handle, self._status = open_regular_file(path)
             self.num_bytes = self._status.st_size
             if _ADVISE_RANDOM is not None:
                 os.posix_fadvise(self._handle, 0, 0, _ADVISE_RANDOM)

@@ -170,7 +170,7 @@ class Records:
 
     def _log(self, name: str) -> VersionLog:
         folder = f"{self._folder.rstrip('/')}/{quote(name, safe='')}"
-        return VersionLog(self._filesystem, folder, frozenset())
+        return VersionLog(self._filesystem, folder)
 
 
 def deleted_indices(spark: Any) -> frozenset[tuple[str, str]]:
