@@ -25,8 +25,7 @@ from zonebloom.errors import SchemaMismatch, ZoneBloomError
 # The types of indices by their options. None stands for no index.
 KINDS: dict[str, dict[str, Any] | None] = {
     "none": None,
-    "rows": {},
-    "parametrised": {"number_of_items": 64, "layout": "sliced"},
+    "filters": {"number_of_items": 64},
     "hash": {"index_type": "HASH"},
     "zone map": {"index_type": "ZONEMAP"},
 }

@@ -48,7 +48,6 @@ FAMILIES: list[tuple[list[Any], list[Any]]] = [
 _TICKS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 KINDS: list[dict[str, Any]] = [
     {"number_of_items": 4},
-    {"number_of_items": 4, "layout": "sliced"},
     {"index_type": "HASH"},
     {"index_type": "ZONEMAP", "number_of_items": 4},
 ]
