@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +12,12 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import NoFragments, SourceError
+from zonebloom.sources import table_folders
+from zonebloom.storage.files import folder_info
 
 DAYS = ["2024-05-01", "2024-05-02", None]
 
@@ -175,3 +179,28 @@ def test_a_file_with_the_name_of_a_pattern_hides_no_other(tmp_path, names, patte
     for name in names:
         pq.write_table(pa.table({"id": [1]}), tmp_path / name)
     assert len(zb.dataset(tmp_path / pattern).files) == num_files
+
+
+@pytest.mark.parametrize("partition", ["", "day="])
+def test_a_local_folder_is_searched_for_tables_by_its_listing(tmp_path, monkeypatch, partition):
+    for number in range(20):
+        folder = tmp_path / "data" / f"{partition}{number}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [number]}), folder / "0.parquet")
+    looked_at = []
+
+    def noted(filesystem, path):
+        looked_at.append(path)
+        return folder_info(filesystem, path)
+
+    replace_function(monkeypatch, table_folders, "folder_info", noted)
+    assert len(zb.dataset(tmp_path / "data").files) == 20
+    # The folders above are not listed.
+    assert not [path for path in looked_at if os.path.dirname(path) > str(tmp_path / "data")]
+    for marker, kind in [("_delta_log", "Delta"), (".hoodie", "Hudi"), ("metadata", "Iceberg")]:
+        below = tmp_path / "data" / f"{partition}3" / marker
+        below.mkdir()
+        (below / "v1.metadata.json").write_bytes(b"{}")
+        with pytest.raises(SourceError, match=f"{partition}3 is an? {kind} table"):
+            zb.dataset(tmp_path / "data")
+        shutil.rmtree(below)

@@ -24,9 +24,9 @@ from zonebloom.errors import (
 )
 from zonebloom.sources.column_batches import union_type, unite_schemas
 from zonebloom.sources.listed_files import listed_files
-from zonebloom.sources.plain_files import files_below, plain_files
+from zonebloom.sources.plain_files import Listing, files_below, list_local, plain_files
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.sources.table_folders import refuse_tables
+from zonebloom.sources.table_folders import refuse_listed_tables, refuse_tables
 from zonebloom.storage.files import (
     file_errors,
     forget_listings,
@@ -214,13 +214,16 @@ class _Discovery:
         is_folder = kind == pafs.FileType.Directory
         # Check for tables before any discovery, because an empty table may have no data file.
         refuse_tables(filesystem, path if is_folder else posixpath.dirname(path))
+        listing = list_local(filesystem, path) if is_folder else None
         if self.format == "parquet" and self._is_auto and self.schema is None:
-            plain = plain_files(filesystem, path, is_folder)
+            # What cannot be listed is left to pyarrow, which says why.
+            is_listed = listing is not None or not is_folder
+            plain = plain_files(filesystem, path, listing) if is_listed else None
             if plain is not None:
-                return _require_no_tables(plain)
+                return _require_no_tables(plain, listing)
         discovery = replace(self, partitioning="hive") if is_folder and self._is_auto else self
         root = path.rstrip("/") if is_folder else None
-        return _require_no_tables(_from_dataset(discovery.dataset(path, filesystem), root))
+        return _require_no_tables(_from_dataset(discovery.dataset(path, filesystem), root), listing)
 
     @property
     def _is_auto(self) -> bool:
@@ -355,10 +358,13 @@ def _shared_folder(folders: Iterable[str]) -> str:
         ) from None
 
 
-def _require_no_tables(source: Source) -> Source:
+def _require_no_tables(source: Source, listing: Listing | None = None) -> Source:
     """Return the source if no file lies in a table below its root, or raise `SourceError`."""
     files = [fragment.path for fragment in source.fragments]
-    refuse_tables(source.filesystem, source.root, files)
+    if listing is None:
+        refuse_tables(source.filesystem, source.root, files)
+    else:
+        refuse_listed_tables(source.filesystem, source.root, listing.folders, files)
     return source
 
 

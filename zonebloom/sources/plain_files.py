@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -18,18 +19,47 @@ from zonebloom.storage.files import is_local
 _HIDDEN_PREFIXES = ("/.", "/_")
 
 
-def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Source | None:
-    """Return the source of a folder's files or of one file, or None to leave it to pyarrow.
+class Listing(NamedTuple):
+    """What is below a local folder.
+
+    Attributes
+    ----------
+    keys : list of str
+        The paths of data files relative to the folder, sorted.
+    folders : list of str
+        The paths of all folders, each with a slash at its end.
+    """
+
+    keys: list[str]
+    folders: list[str]
+
+
+def list_local(filesystem: pafs.FileSystem, folder: str) -> Listing | None:
+    """Return the listing of a local folder, or None if it is remote or cannot be listed."""
+    root = folder.rstrip("/")
+    if not is_local(filesystem) or not root:
+        return None
+    try:
+        infos = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
+    except (pa.ArrowException, OSError):
+        return None
+    return Listing(_file_keys(infos, root), _folder_paths(infos))
+
+
+def plain_files(
+    filesystem: pafs.FileSystem, path: str, listing: Listing | None = None
+) -> Source | None:
+    """Return the source of a listed folder or of one file, or None to leave it to pyarrow.
 
     pyarrow handles remote files, folders with partition values, and everything that fails.
     """
-    root = path.rstrip("/") if is_folder else posixpath.dirname(path)
+    root = posixpath.dirname(path) if listing is None else path.rstrip("/")
     if not is_local(filesystem) or not root:
         return None
     from pyarrow.parquet import ParquetFile
 
     try:
-        keys = _list_keys(filesystem, root) if is_folder else [posixpath.basename(path)]
+        keys = [posixpath.basename(path)] if listing is None else listing.keys
         base = posixpath.join(root, "")
         if not keys or "=" in "".join(keys):
             return None
@@ -46,13 +76,18 @@ def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Sour
 
 def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
     """Return the files below a folder, sorted, without those that pyarrow considers hidden."""
-    return [posixpath.join(folder, key) for key in _list_keys(filesystem, folder.rstrip("/"))]
-
-
-def _list_keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
+    root = folder.rstrip("/")
     infos = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
+    return [posixpath.join(folder, key) for key in _file_keys(infos, root)]
+
+
+def _file_keys(infos: Iterable[pafs.FileInfo], root: str) -> list[str]:
     # Only files have a size. Testing `info.type` instead takes as long as the listing.
     return data_keys((info.path for info in infos if info.size is not None), root)
+
+
+def _folder_paths(infos: Iterable[pafs.FileInfo]) -> list[str]:
+    return [f"{info.path}/" for info in infos if info.size is None]
 
 
 def data_keys(paths: Iterable[str], root: str) -> list[str]:
