@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seams import replace_function, set_constant
 
+from zonebloom.errors import CatalogError
 from zonebloom.index.hash import spool, table, writer
 from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters
@@ -325,6 +328,20 @@ def test_a_build_in_little_memory_writes_the_same_segment(tmp_path, monkeypatch,
     assert decoded_pairs(spilled) == decoded_pairs(in_memory)
     assert spilled.num_bytes == in_memory.num_bytes
     assert_right(spilled, rows, hashes_to_ask(rows, 1))
+
+
+@pytest.mark.parametrize("place", ["pairs", "heap"])
+def test_a_full_folder_of_temporary_files_is_named(tmp_path, monkeypatch, place):
+    class FullFile(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    name = "TemporaryFile" if place == "pairs" else "SpooledTemporaryFile"
+    replace_function(monkeypatch, tempfile, name, lambda *args, **options: FullFile())
+    values = np.random.default_rng(4).integers(0, 1 << 60, 200_000).astype(np.uint64)
+    rows = Rows([(values, np.zeros(values.size, dtype=bool))], 64)
+    with pytest.raises(CatalogError, match=rf"{tempfile.gettempdir()} .*set TMPDIR"):
+        build(tmp_path / "built", rows, 10_000, build_memory=1 << 20)
 
 
 # Size

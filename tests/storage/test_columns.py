@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +11,10 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from helpers import without_privileges
 from seams import set_constant
 
+import zonebloom as zb
 from zonebloom import errors
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column, ColumnsReader, Run
@@ -149,3 +153,22 @@ def test_damaged_files_are_named(tmp_path: Path):
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(errors.FragmentUnreadable, match=r"cannot read .*/f: "):
         values_of(reader)
+
+
+def test_a_file_without_permission_is_not_to_be_removed():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        for number in range(2):
+            pq.write_table(pa.table({"id": [number]}), f"{folder}/data-{number}.parquet")
+        os.chmod(f"{folder}/data-1.parquet", 0)
+        requests = [
+            lambda ds: ds.to_table(),
+            lambda ds: ds.to_table(filter="id = 1"),
+            lambda ds: ds.lookup("id", [1]),
+            lambda ds: ds.create_scalar_index("id", spark=False),
+        ]
+        with without_privileges():
+            for request in requests:
+                with pytest.raises(errors.FragmentUnreadable, match="make it readable") as raised:
+                    request(zb.dataset(folder, index_dir=f"{folder}/_index"))
+                assert "remove" not in str(raised.value)

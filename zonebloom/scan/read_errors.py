@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from zonebloom.errors import FragmentUnreadable, SchemaMismatch, SourceError, ZoneBloomError
+from zonebloom.errors import SchemaMismatch, SourceError, ZoneBloomError
 from zonebloom.sources.column_batches import holds_values_of, type_mismatch
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.files import file_errors
+from zonebloom.storage.files import file_errors, unreadable
 
 # The columns that PyArrow's scans add to each batch.
 _RESERVED_NAMES = {"__fragment_index", "__batch_index", "__last_in_fragment", "__filename"}
@@ -91,9 +91,7 @@ def _read_error(
             if not holds_values_of(schema.field(name).type, stored_type):
                 mismatches.append((fragment, name, stored_type))
     if not (may_mismatch and mismatches):
-        return FragmentUnreadable(
-            f"cannot read {path_or_count(fragments)}: {error}; repair or remove the file"
-        )
+        return unreadable(path_or_count(fragments), error)
     # Values of a type that does not widen may still fit, so read them to find the misfits.
     cause: Exception = error
     culprit = mismatches[0]

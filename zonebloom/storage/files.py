@@ -130,6 +130,9 @@ def unreadable(
     """Return the error to raise for a file in place of an error of pyarrow or the system."""
     if isinstance(error, SourceError):
         return error
+    if isinstance(error, PermissionError) and verb != "write":
+        # The content may be sound, so no advice to repair, replace or remove it fits.
+        advice = "make it readable"
     return FragmentUnreadable(f"cannot {verb} {path}: {error}; {advice}")
 
 

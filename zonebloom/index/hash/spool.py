@@ -6,13 +6,15 @@ rows -> PairSpool     partitioned by the leading bits of the hash, in chunks
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from zonebloom.errors import CatalogError
 from zonebloom.sbbf.hashing import Hashes
 
 # Each chunk is partitioned when it has about this many rows. Larger chunks do not fit in the cache.
@@ -52,17 +54,32 @@ class _FileSlice(NamedTuple):
 _Stored = np.ndarray | _FileSlice
 
 
+@contextlib.contextmanager
+def temporary_file_errors() -> Iterator[None]:
+    """Name the folder of temporary files, which is not that of the index."""
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.tempdir or "the folder for temporary files"
+        raise CatalogError(
+            f"cannot write a temporary file of the build to {folder} ({error}); make room there, "
+            "or set TMPDIR to another folder"
+        ) from None
+
+
 class _TemporaryArrays:
     """A temporary file of arrays, which the system deletes when it is closed."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="zonebloom-")  # noqa: SIM115
+        with temporary_file_errors():
+            self._file = tempfile.TemporaryFile(prefix="zonebloom-")  # noqa: SIM115
         self._size = 0
 
     def append(self, array: np.ndarray) -> _FileSlice:
         stored = _FileSlice(self._size, array.dtype, array.size)
-        self._file.write(array.data)
-        self._file.flush()
+        with temporary_file_errors():
+            self._file.write(array.data)
+            self._file.flush()
         self._size += array.nbytes
         return stored
 

@@ -34,6 +34,7 @@ from zonebloom.index.hash.spool import (
     PairBits,
     PairSpool,
     sort_distinct,
+    temporary_file_errors,
 )
 from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector, ZoneHashes
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
@@ -209,8 +210,10 @@ def write_file(
         sink.write(MAGIC)
         for slots, heap in map_in_threads(encode, range(shape.num_blocks // blocks_per_task)):
             sink.write(slots.data.cast("B"))
-            heap_file.write(heap.data)
-        heap_file.seek(0)
+            with temporary_file_errors():
+                heap_file.write(heap.data)
+        with temporary_file_errors():
+            heap_file.seek(0)
         while data := heap_file.read(_COPY_BYTES):
             sink.write(data)
         num_zones = len(runs)
