@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from seams import replace_function, set_constant
 from zonebloom.catalog import store as catalog_module
 from zonebloom.catalog import vacuum as vacuum_module
 from zonebloom.catalog import version_log as log_module
-from zonebloom.catalog.folder import write_atomically
+from zonebloom.catalog.folder import NewFile, write_atomically
 from zonebloom.catalog.fragment_table import (
     LISTING_SCHEMA,
     FragmentTable,
@@ -912,6 +913,57 @@ def test_a_draft_that_a_vacuum_deleted_is_written_again(local, monkeypatch):
     replace_function(monkeypatch, os, "link", vacuumed)
     assert local.commit(adding("b")).number == 2
     assert sorted(local.latest().indices) == ["a", "b"]
+
+
+def without_links(*paths):
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_writers_without_hard_links_lose_no_commit(local, monkeypatch):
+    replace_function(monkeypatch, os, "link", without_links)
+    names = [f"i{number}" for number in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: anew(local).commit(adding(name)), names))
+    assert sorted(anew(local).latest().indices) == sorted(names)
+    assert [int(path.stem) for path in sorted(versions_of(local).glob("*.json"))][-1] == 12
+
+
+@pytest.mark.parametrize("writer", ["at work", "killed"])
+def test_an_incomplete_document_is_no_version(local, monkeypatch, writer):
+    replace_function(monkeypatch, os, "link", without_links)
+    local.commit(adding("a"))
+    local.commit(adding("b"))
+    torn = versions_of(local) / f"{2:020d}.json"
+    document = torn.read_bytes()
+    torn.write_bytes(document[: len(document) // 2])
+    with pytest.warns(IndexNotUsedWarning, match="the version before it is used"):
+        assert list(anew(local).latest().indices) == ["a"]
+    if writer == "killed":
+        with pytest.warns(IndexNotUsedWarning, match="the version before it is used"):
+            assert sorted(anew(local).commit(adding("c")).indices) == ["a", "c"]
+        assert sorted(anew(local).latest().indices) == ["a", "c"]
+        return
+    timer = threading.Timer(0.3, torn.write_bytes, [document])
+    timer.start()
+    assert sorted(anew(local).commit(adding("c")).indices) == ["a", "b", "c"]
+    timer.join()
+
+
+def test_a_document_that_cannot_be_written_is_not_left_behind(local, monkeypatch):
+    replace_function(monkeypatch, os, "link", without_links)
+    local.commit(adding("a"))
+    sync = NewFile.sync
+
+    def full_disk(file):
+        if (versions_of(local) / f"{2:020d}.json").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(file)
+
+    before = sorted(os.listdir(versions_of(local)))
+    replace_function(monkeypatch, NewFile, "sync", full_disk)
+    with pytest.raises(CatalogError, match="make room there"):
+        local.commit(lambda latest: replace(latest, indices={}))
+    assert sorted(os.listdir(versions_of(local))) == before
 
 
 # Segments

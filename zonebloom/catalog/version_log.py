@@ -4,8 +4,10 @@
                                  "content": {...}}
 
 A local document is written as a draft and then linked to its number, which fails if the number is
-taken. An object store with a conditional put takes the document in one request. In other stores, a
-writer first claims the number with a file, and writes the document if it sees no other claim:
+taken. Without hard links, it is created exclusively at its number and written there. Readers skip
+it while it is not complete, and writers wait for a moment. An object store with a conditional put
+takes the document in one request. In other stores, a writer first claims the number with a file,
+and writes the document if it sees no other claim:
 
     00000000000000000008-<random>.claim
 
@@ -16,6 +18,7 @@ of the other.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import posixpath
@@ -49,9 +52,16 @@ _DOCUMENT = re.compile(
 )
 # A larger document is damaged. One of 10 million fragments in several indices has 300 MB.
 MAX_DOCUMENT_BYTES = 1 << 30
+# How each document ends.
+_END = b"}\n"
 _CLAIM_SUFFIX = ".claim"
 # Seconds to wait for another writer before each new try.
 _PATIENCE = (*(0.1 * 2**turn for turn in range(6)), *[4.0] * 4)
+# Seconds after which a document that is not complete is taken for the remains of a killed writer.
+_WRITE_SECONDS = 2.0
+_WAIT_SECONDS = 0.05
+# The errors of file systems without hard links, such as exFAT, SMB and many FUSE mounts.
+_NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _DOCUMENT_NAME = re.compile(r"(\d{20})\.json")
 
 
@@ -130,6 +140,16 @@ class VersionLog:
         data = read_whole_file(self._filesystem, self.path(number), MAX_DOCUMENT_BYTES)
         return data.to_pybytes()
 
+    def wait_for_writer(self, number: int) -> None:
+        """Wait until a local document is complete, or so old that its writer must be gone."""
+        path = self.path(number)
+        # The document may be deleted meanwhile, or be damaged. The caller's read will tell.
+        with contextlib.suppress(OSError):
+            while is_local(self._filesystem) and not self.document(number).endswith(_END):
+                if not 0 <= time.time() - os.stat(path).st_mtime < _WRITE_SECONDS:
+                    return
+                time.sleep(_WAIT_SECONDS)
+
     def create(self, number: int, document: bytes) -> bool:
         """Write a document made by `encode_document`. Return False if its number is taken.
 
@@ -145,10 +165,32 @@ class VersionLog:
             if is_made is None:
                 return self._write_claimed(number, document)
             return is_made and self._is_kept(number, document)
-        if not write_atomically(path, document, self._create_file, os.link):
+        try:
+            is_made = write_atomically(path, document, self._create_file, os.link)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            is_made = self._create_exclusively(path, document)
+        if not is_made:
             return False
         with contextlib.suppress(OSError):
             sync_path(self._folder)
+        return True
+
+    def _create_exclusively(self, path: str, document: bytes) -> bool:
+        try:
+            file = self._create_file(path)
+        except FileExistsError:
+            return False
+        try:
+            with file:
+                file.write(document)
+                file.sync()
+        except BaseException:
+            # If the deletion fails, others skip what is there, because its checksum is wrong.
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
         return True
 
     def _write_claimed(self, number: int, document: bytes) -> bool:
@@ -216,7 +258,7 @@ def utc_now() -> str:
 def encode_document(content: Any) -> bytes:
     head = f'{{"format_version": {FORMAT_VERSION}, "checksum": "'.encode()
     # A random writer id makes the bytes of every document unique.
-    tail = f'",\n"content": {to_json(content)}, "writer": "{uuid.uuid4().hex}"}}\n'.encode()
+    tail = f'",\n"content": {to_json(content)}, "writer": "{uuid.uuid4().hex}"'.encode() + _END
     return head + _checksum(head, tail) + tail
 
 
