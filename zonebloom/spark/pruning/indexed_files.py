@@ -122,8 +122,8 @@ class CatalogFiles:
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
         # A file that no index of a column covers may store it in a wider type.
-        for column in columns_of_unfitting_literals(predicate, self._source.schema):
-            files = check.snapshot.files_of_unknown_type(column)
+        for column in columns_of_unfitting_literals(predicate, typed.snapshot.source.schema):
+            files = typed.snapshot.files_of_unknown_type(column)
             candidate_ids.append(np.array([file.fragment_id for file in files], np.int64))
         for view in search.used_views.values() if scan.ignores_case else ():
             for column in view.index.columns:
