@@ -141,7 +141,6 @@ def write_index(index_dir, files, column, items=100, num_blocks=8):
         "indices": [index],
         "page_maps": [],
         "segments_to_delete": [],
-        "moved_to": "",
     }
     head = '{"format_version": 1, "checksum": "'
     tail = f'",\n"content": {json.dumps(content)}, "writer": "{secrets.token_hex(16)}"}}\n'

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 import xxhash
 from reference import ReferenceSbbf
 
-from zonebloom.catalog.place import default_index_folders, find_index_folder
+from zonebloom.catalog.place import default_index_folder
 from zonebloom.catalog.version_log import decode_document, encode_document
 from zonebloom.sbbf.kernel_loader import KernelLoader
 
@@ -145,7 +145,7 @@ def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
 def index_folder(data: str | os.PathLike[str]) -> Path:
     """Return the index folder of a local data folder. The index folder may not exist yet."""
     filesystem, root = pafs.LocalFileSystem(), os.path.abspath(data)
-    return Path(find_index_folder(filesystem, root) or default_index_folders(filesystem, root)[0])
+    return Path(default_index_folder(filesystem, root))
 
 
 def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
@@ -153,9 +153,7 @@ def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
     shutil.copytree(source, target, **options)
     index = index_folder(source)
     if index.exists() and source not in index.parents:
-        shutil.copytree(
-            index, default_index_folders(pafs.LocalFileSystem(), os.path.abspath(target))[0]
-        )
+        shutil.copytree(index, index_folder(target))
     return target
 
 

@@ -108,7 +108,6 @@ def start(*arguments: str, path=str(ROOT), **options):
         *(
             "lookup",
             "ls",
-            "move-index",
             "refresh",
             "rewrite",
             "schema",
@@ -771,25 +770,6 @@ def test_stats_lists_filters_in_the_files(run, tmp_path):
     _, out, _ = run("stats", str(folder), "--output", "json")
     (filters,) = json.loads(out)["embedded"]
     assert (filters["column"], filters["num_files"], filters["num_row_groups"]) == ("id", 2, 6)
-
-
-def test_a_moved_index_is_used(run, indexed, tmp_path):
-    elsewhere, default = str(tmp_path / "elsewhere"), str(index_folder(indexed))
-    code, out, _ = run("move-index", str(indexed), "--to", elsewhere, "--output=json")
-    moved = json.loads(out)
-    assert (code, moved["index_dir"], moved["foreign_files"]) == (0, elsewhere, [])
-    assert run("lookup", str(indexed), "id = 7", "--index-dir", elsewhere)[0] == 0
-    assert "id_idx" not in run("stats", str(indexed))[1]
-    code, out, _ = run("move-index", str(indexed), "--index-dir", elsewhere)
-    assert (code, out) == (0, f"moved {moved['num_files']} files of the index to {default}\n")
-    assert run("move-index", str(indexed))[1] == f"the index is in {default}\n"
-    assert "id_idx" in run("stats", str(indexed))[1]
-
-
-def test_a_place_in_the_working_folder_is_shown_without_it(run, indexed, monkeypatch):
-    monkeypatch.chdir(indexed.parent)
-    _, out, _ = run("move-index", "data", "--to", "elsewhere")
-    assert out.endswith(" files of the index to elsewhere\n")
 
 
 def test_schema_union_reads_files_of_a_wider_type(run, tmp_path):

@@ -210,7 +210,6 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
             "filter",
             "get_fragments",
             "replace_schema",
-            "move_index",
         )
     },
     "validate_index(sample)": lambda ds, v: ds.validate_index("name_idx", sample=v),

@@ -15,7 +15,6 @@ from zonebloom.base.display import DisplayedDict as Figures
 from zonebloom.base.display import DisplayedList as Rows
 from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
-from zonebloom.building.move import MovedIndex
 from zonebloom.building.rewrite import Rewritten, RewrittenFile
 from zonebloom.catalog.vacuum import Vacuumed
 from zonebloom.facade.fragments import CandidateFragment
@@ -41,7 +40,6 @@ __all__ = [
     "IndexDescription",
     "KindEstimate",
     "LayoutAdvice",
-    "MovedIndex",
     "PlanText",
     "Refreshed",
     "Rewritten",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import pickle
-import warnings
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,12 +12,10 @@ import pytest
 from helpers import index_folder
 from pyarrow.parquet import encryption
 from pyspark.cloudpickle import dumps
-from seams import replace_function
 from spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.building import move
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.data_source import ZoneBloomReader
 from zonebloom.spark.pruning.prune_plan import Reason
@@ -103,29 +100,6 @@ def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
     assert [scan.collect() for scan in scans] == [wanted] * 3
     with pytest.raises(Exception, match="encryption is '99'"):
         spark.read.format("zonebloom").option("encryption", "99").load(lake)
-
-
-def test_prune_uses_the_new_folder_of_an_index_whose_move_was_interrupted(spark, lake, monkeypatch):
-    """Both folders hold an encrypted index then. Only its keys show which one was moved."""
-
-    class Killed(BaseException):
-        pass
-
-    def die(*arguments):
-        delete_segment(*arguments)
-        raise Killed
-
-    delete_segment = move.delete_segment
-    replace_function(monkeypatch, move, "delete_segment", die)
-    with pytest.raises(Killed):
-        zb.dataset(lake, encryption=KEYS).move_index(f"{lake}/_zonebloom")
-    monkeypatch.undo()
-    wanted = spark.read.parquet(lake).where("id = 142").collect()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        frame = zs.prune(spark.read.parquet(lake), encryption=KEYS).where("id = 142")
-        assert frame.collect() == wanted != []
-    assert files_read(frame) == [1]
 
 
 def test_joins_use_an_encrypted_index(spark, lake, tmp_path_factory):

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
-from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -130,20 +129,6 @@ def assert_right(lake, covered):
 
 
 # The life of an index
-
-
-def test_the_manager_finds_a_moved_index(ids, spark, lake):
-    frame = spark.read.parquet(str(lake)).where("id = 142")
-    wanted = frame.collect()
-    for index_dir in (lake / "_zonebloom", None):
-        moved = zb.dataset(lake).move_index(index_dir)
-        row = ids.index("ids").first()
-        assert (row.indexLocation, row.state) == (moved.index_dir, "ACTIVE")
-        applied = ids.apply(frame)
-        assert applied.collect() == wanted and files_read(applied) == [1]
-        ids.refresh_index("ids", "incremental")
-        ids.refresh_index("ids")
-        assert zb.dataset(lake).index_dir == moved.index_dir
 
 
 def test_an_index_passes_through_all_states(manager, spark, lake, tmp_path):

@@ -35,7 +35,12 @@ from spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
+from zonebloom.errors import (
+    IndexNotUsedWarning,
+    InvalidArgument,
+    StaleIndexWarning,
+    ZoneBloomWarning,
+)
 from zonebloom.spark.pruning import optimizer_rule as listing
 from zonebloom.spark.pruning.index_lookup import IndexLookup, PruningResult
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
@@ -1096,17 +1101,18 @@ def test_concurrent_queries_change_no_global_state(spark, lake, monkeypatch):
 
 
 def test_an_index_that_an_overwrite_deletes_raises_a_warning(spark, tmp_path):
-    write(tmp_path)
-    # Earlier releases put the index into the data folder.
-    zb.dataset(tmp_path).move_index(f"{tmp_path}/_zonebloom")
-    path = str(tmp_path)
+    # In such a folder, the index lies inside the data.
+    tmp_path.chmod(0o1777)
+    with pytest.warns(ZoneBloomWarning, match="lies inside it"):
+        path = write(tmp_path / "t")
     with enabled(spark):
         assert spark.read.parquet(path).where("id = 450").count() == 1
         spark.range(10).write.mode("overwrite").parquet(path)
         with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
             assert spark.read.parquet(path).where("id = 5").count() == 1
         assert spark.read.parquet(path).where("id = 6").count() == 1
-    index(tmp_path, index_dir=f"{path}/_zonebloom")
+    with pytest.warns(ZoneBloomWarning, match="lies inside it"):
+        index(path)
     ds = zb.dataset(path)
     spark.range(10).write.mode("overwrite").parquet(path)
     with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
@@ -1134,11 +1140,8 @@ def test_an_index_beside_the_data_outlives_an_overwrite(spark, tmp_path):
     check(spark.read.parquet(path).where("id = 450"), 1)
 
 
-@pytest.mark.parametrize("place", ["beside", "inside"])
-def test_an_index_is_found_in_both_default_folders_and_by_every_spelling(spark, tmp_path, place):
+def test_an_index_is_found_by_every_spelling(spark, tmp_path):
     path = write(tmp_path / "lake" / "t")
-    if place == "inside":
-        zb.dataset(path).move_index(f"{path}/_zonebloom")
     # An index folder of a child must not count as an index of the parent.
     other = write(tmp_path / "lake" / "other", range(FILES, FILES + 2))
     link = tmp_path / "link"

@@ -155,15 +155,13 @@ def write_anew(ds: zb.Dataset, operation: str) -> None:
             ds.drop_index("id_idx")
         case "vacuum":
             ds.vacuum(timedelta(0))
-        case "move":
-            ds.move_index()
 
 
 # Each writer, and the kind of the index that exists before it runs.
 WRITERS = [
     *(("build", None), ("build HASH", None), ("build", "BLOOMFILTER"), ("optimize", "BLOOMFILTER")),
     *(("optimize", "HASH"), ("merge", "BLOOMFILTER"), ("merge", "HASH"), ("drop", "BLOOMFILTER")),
-    *(("vacuum", "BLOOMFILTER"), ("vacuum", "HASH"), ("move", "BLOOMFILTER")),
+    *(("vacuum", "BLOOMFILTER"), ("vacuum", "HASH")),
 ]
 
 
@@ -172,9 +170,6 @@ def before_writer(ds: zb.Dataset, operation: str) -> None:
     if operation == "vacuum":
         ds.optimize.optimize_indices(spark=False)
         ds.drop_index("name_idx")
-    elif operation == "move":
-        # Earlier releases put the index inside the data folder.
-        ds.move_index(os.path.join(ds.opened.source.root, "_zonebloom"))
 
 
 @contextlib.contextmanager

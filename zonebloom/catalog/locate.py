@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zonebloom.catalog.place import default_index_folders, find_index_folder
+from zonebloom.catalog.place import default_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import SourceError
 from zonebloom.sources.source import Source
@@ -32,31 +31,25 @@ def locate_catalog(
             "the files share no folder except the root, which cannot hold their index; "
             "give index_dir"
         )
-    default_folders = default_folders_of(source)
+    default_folder = default_folder_of(source)
     if index_dir is None:
-        existing = find_index_folder(
-            source.filesystem, source.root, source.is_table_snapshot, encryption
-        )
-        return source, Catalog(source.filesystem, existing or default_folders[0], encryption)
+        return source, Catalog(source.filesystem, default_folder, encryption)
     folder = path_in(source.filesystem, index_dir)
     if is_local(source.filesystem):
         folder = os.path.abspath(folder)
     folder = folder.rstrip("/")
-    default = _as_default(source, folder, default_folders)
-    if default is None:
-        # Several datasets may share the folder, so use whole paths as keys: file names may repeat.
-        source = source.with_paths_as_keys()
-    return source, Catalog(source.filesystem, default or folder, encryption)
+    if _is_same_folder(source, folder, default_folder):
+        return source, Catalog(source.filesystem, default_folder, encryption)
+    # Several datasets may share the folder, so use whole paths as keys: file names may repeat.
+    return source.with_paths_as_keys(), Catalog(source.filesystem, folder, encryption)
 
 
-def default_folders_of(source: Source) -> tuple[str, ...]:
-    """Return the default folders for the index of a dataset, the preferred one first."""
-    return default_index_folders(source.filesystem, source.root, source.is_table_snapshot)
+def default_folder_of(source: Source) -> str:
+    """Return the default folder for the index of a dataset."""
+    return default_index_folder(source.filesystem, source.root, source.is_table_snapshot)
 
 
-def _as_default(source: Source, index_dir: str, defaults: Sequence[str]) -> str | None:
-    """Return the default folder that `index_dir` is another spelling of, or None."""
+def _is_same_folder(source: Source, folder: str, other: str) -> bool:
     if not is_local(source.filesystem):
-        return index_dir if index_dir in defaults else None
-    real = os.path.realpath(index_dir)
-    return next((folder for folder in defaults if os.path.realpath(folder) == real), None)
+        return folder == other
+    return os.path.realpath(folder) == os.path.realpath(other)

@@ -175,8 +175,6 @@ class Version:
     listings: tuple[Listing, ...] = ()
     # Names of segments that a vacuum is about to delete. Later versions must not use them.
     segments_to_delete: tuple[str, ...] = ()
-    # The folder that the index is being moved to. No version may be committed after this one.
-    moved_to: str = ""
     # The error text if the version could not be decrypted, otherwise empty.
     locked_reason: str = ""
 

@@ -263,11 +263,6 @@ class Catalog:
                     "it; try again"
                 )
             version = replace(change(latest), number=number)
-            if version.moved_to and version.moved_to == latest.moved_to:
-                raise CommitConflict(
-                    f"the index in {self.folder} is being moved to {version.moved_to}; if no move "
-                    "is running, finish it: zonebloom move-index"
-                )
             before, named = self.referenced_files(latest), self.referenced_files(version)
             new = {path: size for path, size in named.items() if path not in before}
             self._require_committable(new, latest.segments_to_delete)

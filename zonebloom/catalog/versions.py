@@ -53,7 +53,6 @@ def encode_version(version: Version) -> dict[str, Any]:
         "indices": list(version.indices.values()),
         "page_maps": version.page_maps,
         "segments_to_delete": version.segments_to_delete,
-        "moved_to": version.moved_to,
     }
 
 
@@ -77,7 +76,6 @@ def decode_version(content: Any, listings: Sequence[Listing], parts: Sequence[pa
         from_json(tuple[PageMapEntry, ...], content["page_maps"]),
         tuple(listings),
         from_json(tuple[str, ...], content["segments_to_delete"]),
-        from_json(str, content["moved_to"]),
     )
     fragment_ids = np.sort(fragments.numbers("fragment_id"))
     if (fragment_ids[1:] == fragment_ids[:-1]).any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict
 from datetime import timedelta
@@ -179,41 +178,6 @@ def adopt_command(ds: Dataset) -> CommandAnswer:
         f"the index covers {adopted.num_files:,} more files",
         notes=[f"not known: {path}" for path in adopted.left],
     )
-
-
-@zonebloom.command("move-index", epilog="Example: zonebloom move-index data/flights")
-@dataset_command
-@click.option(
-    "--to",
-    metavar="DIR",
-    type=click.Path(),
-    help="A folder for the index. Later commands need it as --index-dir.",
-)
-def move_index_command(ds: Dataset, to: str | None) -> CommandAnswer:
-    """Move the index beside the data folder.
-
-    The default place of the index of lake/orders is lake/_zonebloom/orders. Earlier releases put it
-    inside the data folder, where it disturbs other readers. If a move was interrupted, the next one
-    finishes it. As JSON: path, index_dir, num_files, foreign_files.
-    """
-    moved = ds.move_index(to)
-    place = _from_working_folder(moved.index_dir)
-    line = f"moved {count_text(moved.num_files, 'file')} of the index to {place}"
-    return CommandAnswer(
-        {"path": ds.title, **asdict(moved)},
-        [asdict(moved) | {"foreign_files": list(moved.foreign_files)}],
-        line if moved.num_files else f"the index is in {place}",
-        notes=[
-            f"not deleted, because it is not part of the index: {path}"
-            for path in moved.foreign_files
-        ],
-    )
-
-
-def _from_working_folder(path: str) -> str:
-    """Return a path relative to the working folder, if it is inside."""
-    start = os.path.join(os.getcwd(), "")
-    return path.removeprefix(start)
 
 
 def _parse_sample(context: object, option: object, value: str) -> int | str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pyarrow as pa
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from zonebloom.advise.judge import Advices
     from zonebloom.base.display import DisplayedDict, DisplayedList
     from zonebloom.building.adopt import Adopted
-    from zonebloom.building.move import MovedIndex
     from zonebloom.building.request import IndexConfig
     from zonebloom.catalog.store import Catalog
     from zonebloom.catalog.vacuum import Vacuumed
@@ -816,7 +814,7 @@ class Dataset(pads.UnionDataset, Displayed):
         )
         require_progress(progress)
         self.renew()
-        self.opened = self.opened.in_writable_folder()
+        self.opened.warn_if_first_index_is_inside()
         self.opened = _indices().build(self.opened, request, spark=spark, progress=progress)
 
     def advise(
@@ -1069,54 +1067,6 @@ class Dataset(pads.UnionDataset, Displayed):
         version, adopted = adopt_files(self.opened)
         self.opened = self.opened.at_version(version)
         return adopted
-
-    def move_index(self, index_dir: str | None = None) -> MovedIndex:
-        """Move the index to its default place beside the data folder, or to another folder.
-
-        All files are copied and read back before the old ones are deleted, so a crash at any
-        moment leaves one complete index; the same call then finishes the move. Older versions are
-        not copied and are deleted. Readers that have the old index open read the data instead
-        until they call `refresh`.
-
-        Parameters
-        ----------
-        index_dir : str, optional
-            A folder in the same file system. Datasets find an index outside the default places
-            only if they are opened with this ``index_dir``.
-
-        Returns
-        -------
-        MovedIndex
-
-        Raises
-        ------
-        IndexNotFound, EncryptedIndex, CorruptIndex
-            If there is no index, or its newest version cannot be read.
-        IndexExists
-            If the folder already contains an index.
-        InvalidArgument
-            If the index also covers other files, which would lose it.
-        CommitConflict
-            If another writer commits or moves the index meanwhile. Its index stays complete.
-        CatalogError
-            If the old files cannot be deleted. The index was moved, and the same call deletes them.
-
-        Examples
-        --------
-        >>> ds.move_index("elsewhere")
-        MovedIndex(index_dir='...elsewhere', num_files=..., foreign_files=())
-        >>> ds.move_index().index_dir
-        '..._zonebloom/orders'
-        """
-        from zonebloom.building.move import move_opened_index
-
-        if index_dir is not None:
-            index_dir = arguments.require_path(index_dir, "index_dir")
-        self.renew()
-        self.opened, moved = move_opened_index(self.opened, index_dir)
-        if self._list_files is not None:
-            self._list_files = partial(self._list_files, index_dir=moved.index_dir)
-        return moved
 
     def drop_index(self, name: str) -> None:
         """Remove an index. Its segments stay on disk for older readers until `vacuum`.

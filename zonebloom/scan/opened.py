@@ -20,13 +20,8 @@ from zonebloom.catalog.coverage import (
     compute_coverage,
     indexed_identities,
 )
-from zonebloom.catalog.locate import default_folders_of
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
-from zonebloom.catalog.place import (
-    can_create_index,
-    current_index_folder,
-)
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     ColumnNotFound,
@@ -64,6 +59,7 @@ from zonebloom.sources.column_batches import Column
 from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.patterns import INDEX_FOLDER
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.types import require_indexable
 
@@ -408,52 +404,19 @@ class OpenedDataset:
         return OpenedDataset(self.source, self.catalog, version, self.uses_embedded_filters)
 
     def with_newest_index(self) -> OpenedDataset:
-        """Return the same files with their newest index, even if the index was moved meanwhile."""
-        source, before = self.source, self.catalog
-        folder = current_index_folder(
-            source.filesystem, source.root, before.folder, in_table=source.is_table_snapshot
-        )
-        if folder == before.folder:
-            return self.at_version(before.latest())
-        catalog = Catalog(source.filesystem, folder, before.encryption)
-        return OpenedDataset(source, catalog, embedded_filters=self.uses_embedded_filters)
+        """Return the same files with the newest version of their index."""
+        return self.at_version(self.catalog.latest())
 
-    def in_writable_folder(self) -> OpenedDataset:
-        """Return the dataset with a writable index folder, for the build of its first index.
-
-        Warns
-        -----
-        ZoneBloomWarning
-            If the index will lie inside the data folder, where it disturbs other readers.
-        """
-        source, catalog, default_folders = (
-            self.source,
-            self.catalog,
-            default_folders_of(self.source),
-        )
-        is_first = not self.version.number and not catalog.newest_number()
-        if not is_first or catalog.folder != default_folders[0] or source.is_table_snapshot:
-            return self
-        default, inner_folder = default_folders[0], default_folders[-1]
-        if default == inner_folder:
-            reason = "no folder above it can hold an index"
-            _warn_of_readers(source.root, inner_folder, reason)
-            return self
-        if can_create_index(source.filesystem, default):
-            return self
-        _warn_of_readers(source.root, inner_folder, f"{default} cannot be written")
-        catalog = Catalog(source.filesystem, inner_folder, catalog.encryption)
-        return OpenedDataset(source, catalog, embedded_filters=self.uses_embedded_filters)
+    def warn_if_first_index_is_inside(self) -> None:
+        """Warn before the build of a first index that disturbs readers of the data folder."""
+        inside = posixpath.join(self.source.root, INDEX_FOLDER)
+        is_inside = self.catalog.folder == inside and not self.source.is_table_snapshot
+        if is_inside and not self.version.number and not self.catalog.newest_number():
+            _warn_of_readers(self.source.root, inside, "no folder above it can hold an index")
 
     def with_current_files(self, source: Source, catalog: Catalog) -> OpenedDataset:
         """Return newly listed files with their newest index, or this object if nothing changed."""
         if catalog.folder != self.catalog.folder:
-            if source.root == self.source.root:
-                # The folder of the data is the same, so the index was moved or deleted.
-                if not catalog.newest_number():
-                    # Reading the old catalog warns that the index was deleted.
-                    self.catalog.latest()
-                return OpenedDataset(source, catalog, embedded_filters=self.uses_embedded_filters)
             raise SourceError(
                 f"the files now lie below {source.root}, so their index would be in "
                 f"{catalog.folder}, but it is in {self.catalog.folder}; open the dataset again"

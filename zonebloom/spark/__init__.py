@@ -21,8 +21,7 @@ file. Files of other writers count as modern ones unless the setting
 ``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. If a column of instants is compared
 with a time without a zone, that time is in the session's time zone.
 
-Spark's write mode ``overwrite`` keeps an index beside the data folder. It deletes one inside the
-folder, where earlier releases put it; ``zonebloom move-index`` moves such an index.
+Spark's write mode ``overwrite`` keeps an index beside the data folder, and deletes one inside it.
 
 Examples
 --------

@@ -179,7 +179,7 @@ class IndexManager:
         """
         arguments.require_instance(config, BFIndexConfig, "config")
         ds, path = open_managed_source(df, index_dir, self._spark, self._encryption, config.columns)
-        ds.opened = ds.opened.in_writable_folder()
+        ds.opened.warn_if_first_index_is_inside()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         size = size_global_filter(ds.opened, config.expected_num_items, config.fpp)
         catalog = ds.opened.catalog

@@ -21,7 +21,6 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.catalog.drift import Drift, measure_drift
-from zonebloom.catalog.place import current_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import VersionLog, encode_document, from_json
 from zonebloom.errors import (
@@ -150,10 +149,9 @@ class Records:
         return record
 
     def catalog(self, record: Record) -> Catalog:
-        """Return the catalog of an index, which may have moved, also if its data is gone."""
-        filesystem, root = open_path(self.spark, record.path)
-        folder = current_index_folder(filesystem, root, record.index_dir)
-        return Catalog(filesystem, folder, self.encryption)
+        """Return the catalog of an index, also if its data is gone."""
+        filesystem, _ = open_path(self.spark, record.path)
+        return Catalog(filesystem, record.index_dir, self.encryption)
 
     def open(self, record: Record) -> Dataset:
         """Return the data of an index with all its indices, as they are now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -14,9 +15,9 @@ import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import collected_warnings, warn
+from zonebloom.catalog.names import VERSIONS
 from zonebloom.catalog.place import (
-    default_index_folders,
-    find_index_folder,
+    default_index_folder,
     root_of_index,
 )
 from zonebloom.catalog.store import Catalog
@@ -35,6 +36,7 @@ from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption
+from zonebloom.storage.files import is_folder
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import folders_above, plain_path, split_path
 
@@ -184,14 +186,15 @@ class IndexLookup:
 
     def _folder_at(self, filesystem: pafs.FileSystem, root: str) -> str | None:
         """Return the folder of the index of a data folder, or None if there is none."""
-        folder = find_index_folder(filesystem, root, encryption=self.encryption)
-        if folder is not None:
-            return folder
-        cached_catalogs = filter(
-            None, map(self._cache.get, default_index_folders(filesystem, root))
-        )
+        folder = default_index_folder(filesystem, root)
+        try:
+            has_index = is_folder(filesystem, posixpath.join(folder, VERSIONS))
+        except (OSError, pa.ArrowException):
+            # If its catalog cannot be read either, that is reported.
+            has_index = True
+        cached = self._cache.get(folder)
         # If an index was deleted after it was read, its catalog warns about that.
-        return next((catalog.folder for catalog in cached_catalogs if catalog.was_read), None)
+        return folder if has_index or (cached is not None and cached.was_read) else None
 
     def _given_folders(self, filesystem: pafs.FileSystem) -> Iterator[str]:
         for index_dir in self._index_dirs:
