@@ -16,10 +16,8 @@ VERSIONS = "versions"
 _SEGMENT_NAME = re.compile(r"[0-9a-f]{16}(?:-(?:all|keys|pages|[0-9]+|[0-9a-f]{8}))+")
 # Each kind of index names its own file.
 _SEGMENT_FILE_NAME = re.compile(r"[a-z]+\.(?:arrow|buckets|sbbf)")
-# Documents, listings of fragments, claims of version numbers, and drafts of all these.
-_VERSION_FILE_NAME = re.compile(
-    r"[0-9]{20}\.json|[0-9]{20}-[0-9a-f]{16}\.arrow|[0-9]{20}-[0-9a-f]{32}\.claim|\.[0-9a-f]{32}"
-)
+# Documents, listings of fragments, and drafts of both.
+_VERSION_FILE_NAME = re.compile(r"[0-9]{20}\.json|[0-9]{20}-[0-9a-f]{16}\.arrow|\.[0-9a-f]{32}")
 
 
 def is_segment_name(name: str) -> bool:

@@ -6,13 +6,7 @@
 A local document is written as a draft and then linked to its number, which fails if the number is
 taken. Without hard links, it is created exclusively at its number and written there. Readers skip
 it while it is not complete, and writers wait for a moment. An object store with a conditional put
-takes the document in one request. In other stores, a writer first claims the number with a file,
-and writes the document if it sees no other claim:
-
-    00000000000000000008-<random>.claim
-
-Every writer lists the claims after writing its own. So of two writers, at least one sees the claim
-of the other.
+takes the document in one request. In other stores, only one writer may work at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ import re
 import time
 import types
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -43,7 +37,6 @@ from zonebloom.catalog.folder import (
     sync_path,
     write_atomically,
 )
-from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local, read_whole_file
 from zonebloom.storage.object_store import create_object
 
@@ -54,9 +47,6 @@ _DOCUMENT = re.compile(
 MAX_DOCUMENT_BYTES = 1 << 30
 # How each document ends.
 _END = b"}\n"
-_CLAIM_SUFFIX = ".claim"
-# Seconds to wait for another writer before each new try.
-_PATIENCE = (*(0.1 * 2**turn for turn in range(6)), *[4.0] * 4)
 # Seconds after which a document that is not complete is taken for the remains of a killed writer.
 _WRITE_SECONDS = 2.0
 _WAIT_SECONDS = 0.05
@@ -153,18 +143,17 @@ class VersionLog:
     def create(self, number: int, document: bytes) -> bool:
         """Write a document made by `encode_document`. Return False if its number is taken.
 
-        Raises
-        ------
-        CommitConflict
-            If another writer claims the number, but neither writes it nor gives it up.
+        In a store without a conditional put, a document that another writer creates at the same
+        time is overwritten.
         """
         path = self.path(number)
         if not is_local(self._filesystem):
             self._filesystem.create_dir(self._folder, recursive=True)
             is_made = create_object(self._filesystem, path, document)
-            if is_made is None:
-                return self._write_claimed(number, document)
-            return is_made and self._is_kept(number, document)
+            if is_made is None and (is_made := number not in self.numbers()):
+                with self._filesystem.open_output_stream(path) as sink:
+                    sink.write(document)
+            return is_made
         try:
             is_made = write_atomically(path, document, self._create_file, os.link)
         except OSError as error:
@@ -193,62 +182,10 @@ class VersionLog:
             raise
         return True
 
-    def _write_claimed(self, number: int, document: bytes) -> bool:
-        claim = posixpath.join(self._folder, f"{number:020d}-{uuid.uuid4().hex}{_CLAIM_SUFFIX}")
-        other_claims: list[str] = []
-        for seconds in _PATIENCE:
-            self._write(claim, b"")
-            try:
-                other_claims = [path for path in self._claims(number) if path != claim]
-                if number in self.numbers():
-                    return False
-                if not other_claims:
-                    self._write(self.path(number), document)
-                    return True
-            finally:
-                self._filesystem.delete_file(claim)
-            import random
-
-            # Both writers may have deleted their claims: wait for a random time, then try again.
-            time.sleep(random.uniform(0, seconds))
-        raise _claim_conflict(other_claims)
-
-    def _is_kept(self, number: int, document: bytes) -> bool:
-        """Wait for writers that claim the number. Return False if one overwrote the document.
-
-        A writer with a claim may have listed the folder before the document was written.
-        """
-        claims: list[str] = []
-        for seconds in (0.0, *_PATIENCE):
-            time.sleep(seconds)
-            before, claims = claims, self._claims(number)
-            if not claims:
-                return not before or self.document(number) == document
-        raise _claim_conflict(claims)
-
-    def _claims(self, number: int) -> list[str]:
-        start = f"{number:020d}-"
-        return [
-            info.path
-            for info in self._list_folder()
-            if info.base_name.startswith(start) and info.base_name.endswith(_CLAIM_SUFFIX)
-        ]
-
-    def _write(self, path: str, data: bytes) -> None:
-        with self._filesystem.open_output_stream(path) as sink:
-            sink.write(data)
-
     def _create_beside(self, path: str) -> NewFile:
         """Create a local file with the permissions of the folder of documents."""
         os.makedirs(self._folder, exist_ok=True)
         return create_file(path, self._folder, model_folder=self._folder)
-
-
-def _claim_conflict(claims: Sequence[str]) -> CommitConflict:
-    return CommitConflict(
-        f"another writer is at work: {claims[0]} still exists. The store has no conditional put, "
-        "so writers have to take turns; try again, and delete that file if no writer is running"
-    )
 
 
 def utc_now() -> str:
