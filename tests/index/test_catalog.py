@@ -89,9 +89,7 @@ class Filled(Catalog):
                         continue
                     if isinstance(self.filesystem, pafs.LocalFileSystem):
                         # Concurrent writers of a test share the name, unlike builds.
-                        write_atomically(
-                            path, bytes(segment.num_bytes), self.create_local_file, os.replace
-                        )
+                        write_atomically(path, bytes(segment.num_bytes), os.replace)
                     else:
                         self.write(path, bytes(segment.num_bytes))
             return version

@@ -292,10 +292,10 @@ def test_the_lag_of_a_clock_is_never_underestimated(
     clock = time.time_ns
     replace_function(monkeypatch, freshness.time, "time_ns", lambda: clock() + true_lag)
     for _ in range(20):
-        lag = freshness.clock_lag(str(own), str(tmp_path), [str(data)])
+        lag = freshness.clock_lag(str(own), [str(data)])
         assert lag is not None and true_lag <= lag < true_lag + 5 * SECOND
     replace_function(monkeypatch, freshness.time, "time_ns", lambda: clock() - 600 * SECOND)
-    assert freshness.clock_lag(str(own), str(tmp_path), [str(data)]) == 0
+    assert freshness.clock_lag(str(own), [str(data)]) == 0
 
 
 def test_the_clock_of_a_file_server_that_is_behind_is_learnt_from_a_file(
@@ -307,7 +307,7 @@ def test_the_clock_of_a_file_server_that_is_behind_is_learnt_from_a_file(
     data.write_bytes(b"x")
     clock = time.time_ns
     replace_function(monkeypatch, freshness.time, "time_ns", lambda: clock() + 600 * SECOND)
-    lag = freshness.clock_lag(str(own), str(tmp_path), [str(data)])
+    lag = freshness.clock_lag(str(own), [str(data)])
     assert lag is not None and abs(lag - 600 * SECOND) < 5 * SECOND
     data.write_bytes(b"y")
     identity = now(data)
@@ -316,8 +316,8 @@ def test_the_clock_of_a_file_server_that_is_behind_is_learnt_from_a_file(
     assert not is_at_rest(identity, freshness.time.time_ns() - lag)
     seen_at = wait_for_rest([identity], lag)
     assert is_at_rest(identity, seen_at) and seen_at < clock() + SECOND
-    assert freshness.clock_lag(str(own), str(tmp_path), ["/proc/self/stat"]) is None
-    assert freshness.clock_lag(str(tmp_path / "gone"), str(tmp_path), [str(data)]) is None
+    assert freshness.clock_lag(str(own), ["/proc/self/stat"]) is None
+    assert freshness.clock_lag(str(tmp_path / "gone"), [str(data)]) is None
 
 
 def test_with_an_unknown_clock_a_file_must_keep_its_identity_for_a_while(

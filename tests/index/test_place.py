@@ -200,15 +200,6 @@ def test_where_the_parent_cannot_be_written_a_build_asks_for_a_folder(tmp_path):
     assert num_zones(zb.dataset(lake, index_dir=str(elsewhere))) == 1
 
 
-def test_a_folder_shares_its_place_as_its_parent_is_shared(lake):
-    lake.parent.chmod(0o777)
-    lake.chmod(0o750)
-    build(zb.dataset(lake))
-    shared = lake.parent / "_zonebloom"
-    assert shared.stat().st_mode & 0o777 == 0o777
-    assert (shared / "logs").stat().st_mode & 0o777 == 0o750
-
-
 def test_data_and_index_can_be_copied_together(lake, tmp_path):
     build(zb.dataset(lake))
     copy = copy_dataset(lake, tmp_path / "there" / "copy")

@@ -329,7 +329,7 @@ def test_damaged_bytes_never_cause_a_crash_or_a_read_outside_the_file(changes):
 def test_a_file_that_grew_is_refused(written):
     path, written_table, _ = written
     path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(CorruptIndex, match=r"bytes, .* were written"):
+    with pytest.raises(CorruptIndex, match=r"more than the .* bytes that were written"):
         opened(path, written_table)
 
 

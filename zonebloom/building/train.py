@@ -146,7 +146,7 @@ def _wait_for_rest(task: TrainTask, own_file: str) -> int:
     lag = None
     if _is_local(task):
         paths = [file.fragment.path for file in task.fragments]
-        lag = clock_lag(own_file, task.catalog.folder, paths)
+        lag = clock_lag(own_file, paths)
     large_files = (
         file.identity
         for file in task.fragments

@@ -26,13 +26,11 @@ coarse. Three cases are not covered, each for a second write within that time af
 from __future__ import annotations
 
 import os
-import posixpath
 import time
 from collections.abc import Iterable, Sequence
 
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.folder import open_folder
 from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.files import (
     COARSE_REST_NS,
@@ -102,20 +100,18 @@ def unchanged_ids(
     }
 
 
-def clock_lag(own_file: str, index_folder: str, paths: Iterable[str]) -> int | None:
+def clock_lag(own_file: str, paths: Iterable[str]) -> int | None:
     """Return by how many ns the clock of local files is behind the clock of this machine.
 
     The time of an open file of the index is set for this. The result is rather too large than too
     small, by the time between two ticks of that clock and by the time that this takes. It is None
     if the files lie on another device than the index.
     """
-    name = posixpath.basename(own_file)
     try:
-        with open_folder(posixpath.dirname(own_file), index_folder) as folder:
-            # Without a time, the file server sets its own.
-            os.utime(name, dir_fd=folder, follow_symlinks=False)
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            current = time.time_ns()
+        # Without a time, the file server sets its own. A planted link must not lead elsewhere.
+        os.utime(own_file, follow_symlinks=os.utime not in os.supports_follow_symlinks)
+        status = os.lstat(own_file)
+        current = time.time_ns()
         if {os.stat(path).st_dev for path in paths} - {status.st_dev}:
             return None
     except OSError:

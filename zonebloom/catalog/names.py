@@ -36,9 +36,3 @@ def is_table_file_name(name: str) -> bool:
 
 def is_version_file_name(name: str) -> bool:
     return _VERSION_FILE_NAME.fullmatch(name) is not None
-
-
-def is_own_name(name: str) -> bool:
-    """Return whether an index uses a name for one of its folders or files."""
-    is_folder = name in (SEGMENTS, VERSIONS) or is_segment_name(name)
-    return is_folder or is_segment_file_name(name) or is_version_file_name(name)

@@ -35,12 +35,11 @@ from zonebloom.base.version import NewerFormat
 from zonebloom.catalog.folder import (
     MissingIndexFile,
     NewFile,
-    create_file,
     delete_segment,
     find_missing_file,
     list_folder,
-    open_folder,
     read_file,
+    require_no_link,
     sync_files,
     wrapping_write_errors,
     write_atomically,
@@ -120,18 +119,21 @@ class Catalog:
     def _log(self) -> VersionLog:
         # Do not store the log. It refers to a method of the catalog, and the reference cycle would
         # keep both in memory until Python collects garbage.
-        return VersionLog(self.filesystem, self._versions, self.create_local_file)
+        return VersionLog(self.filesystem, self._versions)
 
     def path(self, segment: str, file: str) -> str:
         return posixpath.join(self.folder, SEGMENTS, segment, file)
 
     def open_output_stream(self, path: str) -> OutputStream:
-        """Create a file of the index, and its folder, with the permissions of the data.
+        """Create a file of the index, and its folder.
 
         The stream encrypts what is written if the index is encrypted.
         """
         if is_local(self.filesystem):
-            stream = self.create_local_file(path)
+            # A link in the place of a folder would lead elsewhere.
+            for folder in (posixpath.dirname(posixpath.dirname(path)), posixpath.dirname(path)):
+                require_no_link(folder)
+            stream = NewFile(path)
         else:
             self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
             stream = self.filesystem.open_output_stream(path, compression=None)
@@ -140,27 +142,6 @@ class Catalog:
         from zonebloom.storage.encryption import EncryptingStream
 
         return EncryptingStream(stream, self._cipher, path)
-
-    def create_local_file(self, path: str) -> NewFile:
-        shared = shared_folder_of(self.folder)
-        parent = None if shared is None else os.path.dirname(shared) or "."
-        if shared is not None and parent is not None and os.path.isdir(parent):
-            # The shared folder gets the permissions of its parent, so that every user who may add
-            # a dataset to the parent may also add its index.
-            with open_folder(shared, base=parent, model_folder=parent):
-                pass
-        return create_file(path, self.folder, model_folder=self._model_folder)
-
-    @property
-    def _model_folder(self) -> str:
-        """The local folder whose permissions the index gets: the data folder or the index_dir."""
-        folder = self.folder.rstrip("/")
-        data = data_folder_of(folder)
-        if data is not None and os.path.isdir(data):
-            return data
-        while folder and not os.path.isdir(folder):
-            folder = posixpath.dirname(folder)
-        return folder or "."
 
     def read(self, path: str, num_bytes: int, checksum: str) -> pa.Buffer:
         """Read and decrypt a file. Raise `CorruptIndex` if its size or XXH3-64 is wrong."""
@@ -348,7 +329,7 @@ class Catalog:
         starts = tuple(prefixes)
         base = posixpath.join(self.folder, SEGMENTS)
         try:
-            infos = list_folder(self.filesystem, base, self.folder)
+            infos = list_folder(self.filesystem, base)
             infos = [info for info in infos if info.base_name.startswith(starts)]
             named = self.latest(for_writing=True).segment_names if infos else set()
         except (CatalogError, OSError) as error:
@@ -357,7 +338,7 @@ class Catalog:
         for info in infos:
             try:
                 if info.base_name not in named:
-                    delete_segment(self.filesystem, info.path, self.folder)
+                    delete_segment(self.filesystem, info.path)
             except (CatalogError, OSError) as error:
                 failure = error
         # If a first build fails, it should leave no folder behind.
@@ -396,7 +377,7 @@ class Catalog:
             path = posixpath.join(self._versions, name)
             if is_local(self.filesystem):
                 stored = data if self._cipher is None else self._cipher.encrypt(path, data)
-                write_atomically(path, stored, self.create_local_file, os.replace)
+                write_atomically(path, stored, os.replace)
             else:
                 self.write(path, data)
             checksum = xxhash.xxh3_64_hexdigest(data)

@@ -144,7 +144,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         for info in inside:
             if (folder.base_name, info.base_name) not in names:
                 num_bytes += info.size or 0
-                delete_file(filesystem, info.path, catalog.folder)
+                delete_file(filesystem, info.path)
     only_newest_is_kept = not documents
     if may_be_in_use:
         newest = _mark_for_deletion(catalog, orphans, {folder.base_name for folder in segments})
@@ -166,7 +166,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         if is_past and _is_older(file, keep_since):
             num_bytes += file.size or 0
             num_versions += file.base_name.endswith(".json")
-            delete_file(filesystem, file.path, catalog.folder)
+            delete_file(filesystem, file.path)
     return Vacuumed(num_versions, len(deleted), num_bytes, foreign)
 
 
@@ -235,7 +235,7 @@ def _delete_orphan(catalog: Catalog, path: str) -> bool:
     """Delete a segment. Return False if it is left to another vacuum."""
     for _ in range(_MAX_DELETE_TRIES):
         try:
-            delete_segment(catalog.filesystem, path, catalog.folder)
+            delete_segment(catalog.filesystem, path)
         except FileNotFoundError:
             # Another vacuum has deleted it.
             return False
@@ -252,7 +252,7 @@ def _split(
     catalog: Catalog, folder: str, is_own: Callable[[pafs.FileInfo], bool]
 ) -> tuple[list[pafs.FileInfo], list[pafs.FileInfo]]:
     """List a folder. Return the entries that belong to the index, and the foreign ones."""
-    infos = list_folder(catalog.filesystem, folder, catalog.folder)
+    infos = list_folder(catalog.filesystem, folder)
     return [info for info in infos if is_own(info)], [info for info in infos if not is_own(info)]
 
 

@@ -20,7 +20,6 @@ import re
 import time
 import types
 import uuid
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -33,7 +32,6 @@ import xxhash
 from zonebloom.base.version import FORMAT_VERSION, NewerFormat
 from zonebloom.catalog.folder import (
     NewFile,
-    create_file,
     sync_path,
     write_atomically,
 )
@@ -62,19 +60,15 @@ class VersionLog:
     ----------
     filesystem : pyarrow.fs.FileSystem
     folder : str
-    create : callable, optional
-        Creates a local file and its folder. By default, files get the permissions of the folder.
     """
 
     def __init__(
         self,
         filesystem: pafs.FileSystem,
         folder: str,
-        create: Callable[[str], NewFile] | None = None,
     ):
         self._filesystem = filesystem
         self._folder = folder
-        self._create_file = create or self._create_beside
 
     def path(self, number: int) -> str:
         return posixpath.join(self._folder, f"{number:020d}.json")
@@ -155,7 +149,7 @@ class VersionLog:
                     sink.write(document)
             return is_made
         try:
-            is_made = write_atomically(path, document, self._create_file, os.link)
+            is_made = write_atomically(path, document, os.link)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -168,7 +162,7 @@ class VersionLog:
 
     def _create_exclusively(self, path: str, document: bytes) -> bool:
         try:
-            file = self._create_file(path)
+            file = NewFile(path)
         except FileExistsError:
             return False
         try:
@@ -181,11 +175,6 @@ class VersionLog:
                 os.unlink(path)
             raise
         return True
-
-    def _create_beside(self, path: str) -> NewFile:
-        """Create a local file with the permissions of the folder of documents."""
-        os.makedirs(self._folder, exist_ok=True)
-        return create_file(path, self._folder, model_folder=self._folder)
 
 
 def utc_now() -> str:
