@@ -103,7 +103,10 @@ def test_objects_are_read_by_obstore_where_it_is_installed(indexed, s3, reader):
     bucket = object_store.object_reader(s3, *indexed.files)
     assert (bucket is not None) == (reader == "obstore")
     if bucket is not None:
-        assert bucket.read(indexed.files[0]) == s3.open_input_file(indexed.files[0]).read_buffer()
+        expected = s3.open_input_file(indexed.files[0]).read_buffer()
+        assert bucket.read(indexed.files[0], len(expected)) == expected
+        with pytest.raises(OSError, match="at most"):
+            bucket.read(indexed.files[0], len(expected) - 1)
         # Files of one file system may lie in several buckets.
         assert object_store.object_reader(s3, "lake/a", "sea/a") is None
 

@@ -12,7 +12,7 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.sources.plain_files import plain_files
+from zonebloom.sources.plain_files import list_local, plain_files
 
 LOCAL = pafs.LocalFileSystem()
 NAMES = ["b.parquet", "a.parquet", "sub/x.parquet", "sub.parquet", "sub/deep/é.parquet", "z/1"]
@@ -24,6 +24,11 @@ def write(folder, names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"id": [number], name: [name]}), path)
+
+
+def files_of(folder):
+    """Return the source of a local folder, as a dataset opens it."""
+    return plain_files(LOCAL, folder, list_local(LOCAL, folder))
 
 
 def assert_same(source, expected):
@@ -44,7 +49,7 @@ def test_a_folder_gives_the_files_of_pyarrow(tmp_path, end):
     (tmp_path / "empty" / "_x").mkdir(parents=True)
     os.symlink(tmp_path / "a.parquet", tmp_path / "linked.parquet")
     os.symlink(tmp_path / "z", tmp_path / "y")
-    source = plain_files(LOCAL, f"{tmp_path}{end}", is_folder=True)
+    source = files_of(f"{tmp_path}{end}")
     assert_same(source, pads.dataset(f"{tmp_path}", partitioning="hive"))
     assert source.root == str(tmp_path)
     assert [fragment.key for fragment in source.fragments] == [
@@ -55,7 +60,7 @@ def test_a_folder_gives_the_files_of_pyarrow(tmp_path, end):
 @pytest.mark.parametrize("name", ["a.parquet", "_hidden", "sub/.dir/x", "year=1/x"])
 def test_one_file_gives_the_dataset_of_pyarrow(tmp_path, name):
     write(tmp_path, [name, "other.parquet"])
-    source = plain_files(LOCAL, f"{tmp_path / name}", is_folder=False)
+    source = plain_files(LOCAL, f"{tmp_path / name}")
     if "=" in name:
         # The folders above a single file give no partition values.
         assert [fragment.key for fragment in source.fragments] == ["x"]
@@ -65,17 +70,17 @@ def test_one_file_gives_the_dataset_of_pyarrow(tmp_path, name):
 @pytest.mark.parametrize("names", [["year=1/a"], ["a.parquet", "sub/x=/b"], [], HIDDEN])
 def test_pyarrow_handles_partition_folders_and_missing_files(tmp_path, names):
     write(tmp_path, names)
-    assert plain_files(LOCAL, str(tmp_path), is_folder=True) is None
+    assert files_of(str(tmp_path)) is None
 
 
 def test_pyarrow_raises_for_invalid_files(tmp_path):
     write(tmp_path, ["b.parquet"])
     (tmp_path / "a.parquet").write_bytes(b"no Parquet")
-    assert plain_files(LOCAL, str(tmp_path), is_folder=True) is None
+    assert files_of(str(tmp_path)) is None
     with pytest.raises(FragmentUnreadable, match=r"a\.parquet"):
         zb.dataset(tmp_path)
-    assert plain_files(LOCAL, str(tmp_path / "nothing"), is_folder=True) is None
-    assert plain_files(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "/", is_folder=True) is None
+    assert list_local(LOCAL, str(tmp_path / "nothing")) is None
+    assert list_local(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "/") is None
 
 
 TYPES = [
@@ -102,7 +107,7 @@ def typed():
 @pytest.mark.parametrize("options", [{}, {"use_deprecated_int96_timestamps": True}])
 def test_types_and_metadata_equal_those_of_pyarrow(tmp_path, store_schema, options):
     pq.write_table(typed(), tmp_path / "a", store_schema=store_schema, **options)
-    source = plain_files(LOCAL, str(tmp_path), is_folder=True)
+    source = files_of(str(tmp_path))
     expected = pads.dataset(f"{tmp_path}", partitioning="hive")
     assert source.schema.equals(expected.schema, check_metadata=True)
     assert zb.dataset(tmp_path).to_table() == expected.to_table()

@@ -24,7 +24,7 @@ from zonebloom.errors import (
 )
 from zonebloom.sources.column_batches import union_type, unite_schemas
 from zonebloom.sources.listed_files import listed_files
-from zonebloom.sources.plain_files import Listing, files_below, list_local, plain_files
+from zonebloom.sources.plain_files import FolderListing, files_below, list_local, plain_files
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.sources.table_folders import refuse_listed_tables, refuse_tables
 from zonebloom.storage.files import (
@@ -358,7 +358,7 @@ def _shared_folder(folders: Iterable[str]) -> str:
         ) from None
 
 
-def _require_no_tables(source: Source, listing: Listing | None = None) -> Source:
+def _require_no_tables(source: Source, listing: FolderListing | None = None) -> Source:
     """Return the source if no file lies in a table below its root, or raise `SourceError`."""
     files = [fragment.path for fragment in source.fragments]
     if listing is None:

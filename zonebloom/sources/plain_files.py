@@ -19,7 +19,7 @@ from zonebloom.storage.files import is_local
 _HIDDEN_PREFIXES = ("/.", "/_")
 
 
-class Listing(NamedTuple):
+class FolderListing(NamedTuple):
     """What is below a local folder.
 
     Attributes
@@ -34,7 +34,7 @@ class Listing(NamedTuple):
     folders: list[str]
 
 
-def list_local(filesystem: pafs.FileSystem, folder: str) -> Listing | None:
+def list_local(filesystem: pafs.FileSystem, folder: str) -> FolderListing | None:
     """Return the listing of a local folder, or None if it is remote or cannot be listed."""
     root = folder.rstrip("/")
     if not is_local(filesystem) or not root:
@@ -43,11 +43,11 @@ def list_local(filesystem: pafs.FileSystem, folder: str) -> Listing | None:
         infos = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
     except (pa.ArrowException, OSError):
         return None
-    return Listing(_file_keys(infos, root), _folder_paths(infos))
+    return FolderListing(_file_keys(infos, root), _folder_paths(infos))
 
 
 def plain_files(
-    filesystem: pafs.FileSystem, path: str, listing: Listing | None = None
+    filesystem: pafs.FileSystem, path: str, listing: FolderListing | None = None
 ) -> Source | None:
     """Return the source of a listed folder or of one file, or None to leave it to pyarrow.
 
