@@ -101,7 +101,6 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
             "lookups": results,
             "all_same": num_correct == len(results),
         },
-        results,
         "\n".join(lines),
         exit_code=0 if num_correct == len(results) else text.FAILED,
     )
@@ -119,4 +118,4 @@ def completion_command(shell: str) -> CommandAnswer:
     assert completion_class is not None
     script = completion_class(zonebloom, {}, "zonebloom", "_ZONEBLOOM_COMPLETE").source()
     document = {"shell": shell, "script": script}
-    return CommandAnswer(document, [document], script, is_prose=False)
+    return CommandAnswer(document, script, is_prose=False)

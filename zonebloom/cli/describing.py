@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
-import pyarrow as pa
 
 from zonebloom.base.arguments import suggest_names
 from zonebloom.base.text import bytes_text, records_text, text_width
@@ -53,12 +52,6 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
         }
         for file in present_files[:limit]
     ]
-    schema = pa.schema(
-        [
-            *(("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())),
-            ("indices", pa.list_(pa.string())),
-        ]
-    )
     visible_files = files[: text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None]
     lines = [
         [bytes_text(file["bytes"]), file["rows"], file["indices"], file["path"]]
@@ -69,7 +62,6 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
         table += f"\n{text.left_out_text(len(files) - len(visible_files), 'file')}"
     return CommandAnswer(
         {"path": source.title, "num_files": len(present_files), "files": files},
-        pa.Table.from_pylist(files, schema),
         table,
     )
 
@@ -103,7 +95,6 @@ def schema_command(source: OpenedSource) -> CommandAnswer:
     fields = ("name", "type", "nullable", "indices")
     return CommandAnswer(
         {"path": source.title, "columns": columns},
-        columns,
         text.fitted_table(
             ["column", *fields[1:]],
             [[column[field] for field in fields] for column in columns],
@@ -168,7 +159,6 @@ def stats_command(
             "indices": figures,
             "embedded": embedded,
         },
-        figures,
         "\n".join(parts),
         summary="" if indices else no_index_message(source.title),
     )
@@ -214,7 +204,6 @@ def advise_command(
             "file_layout": advices.file_layout,
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
-        list(advices),
         "\n".join([*table, *advices.reasons, *commands]),
         summary=title,
     )

@@ -85,7 +85,6 @@ def build_command(
     ]
     return CommandAnswer(
         run.document(ds, indices),
-        indices,
         text.indices_text(indices, width=terminal_width()),
         summary=f"built {run.location} in {run.seconds:.1f} s",
     )
@@ -131,7 +130,6 @@ def refresh_command(
     rows = [[getattr(index, field) for field in fields] for index in run.result]
     return CommandAnswer(
         run.document(ds, run.result),
-        run.result,
         text.fitted_table(headers, rows, terminal_width()),
         summary=f"refreshed in {run.seconds:.1f} s",
         notes=[
@@ -171,10 +169,8 @@ def adopt_command(ds: Dataset) -> CommandAnswer:
     the indexed columns to prove that the index is valid. As JSON: path, num_files, left.
     """
     adopted = ds.adopt_index()
-    figures = {"num_files": adopted.num_files, "left": list(adopted.left)}
     return CommandAnswer(
-        {"path": ds.title, **figures},
-        [figures],
+        {"path": ds.title, "num_files": adopted.num_files, "left": adopted.left},
         f"the index covers {adopted.num_files:,} more files",
         notes=[f"not known: {path}" for path in adopted.left],
     )
@@ -220,7 +216,6 @@ def validate_command(ds: Dataset, names: tuple[str, ...], sample: Any) -> Comman
     ]
     return CommandAnswer(
         {"path": ds.title, "indices": indices},
-        indices,
         text.fitted_table(headers, rows, terminal_width()),
         notes=damage,
         exit_code=text.FAILED if damage else 0,
@@ -255,7 +250,6 @@ def drop_command(ds: Dataset, names: tuple[str, ...]) -> CommandAnswer:
     remaining = [index.name for index in ds.describe_indices()]
     return CommandAnswer(
         {"path": ds.title, "dropped": names, "left": remaining},
-        [{"name": name} for name in names],
         f"dropped {', '.join(names)}; left: {', '.join(remaining) or 'none'}",
     )
 
@@ -301,4 +295,4 @@ def vacuum_command(ds: Dataset, older_than: timedelta) -> CommandAnswer:
             f"\nleft alone {count_text(len(vacuumed.foreign), 'path')} that are not part of the "
             f"index: {', '.join(vacuumed.foreign[:_MAX_LISTED_PATHS])}{more}"
         )
-    return CommandAnswer({"path": ds.title, **asdict(vacuumed)}, [vacuumed], line)
+    return CommandAnswer({"path": ds.title, **asdict(vacuumed)}, line)

@@ -13,17 +13,20 @@ import click
 from zonebloom.base.arguments import suggest_names
 from zonebloom.base.version import __version__
 from zonebloom.cli import text
-from zonebloom.cli.output import FORMATS, CommandAnswer, resolve_format, write_answer
+from zonebloom.cli.output import FORMATS, ROW_FORMATS, CommandAnswer, resolve_format, write_answer
 
 if TYPE_CHECKING:
     from zonebloom.facade.dataset import Dataset
     from zonebloom.facade.opening import OpenedSource
 
-_OUTPUT_HELP = (
-    "The format; by default that of FILE's extension, or text. json is one document: dates and "
-    "times as ISO 8601, binary values in base64, decimals as text, NaN and infinities as null. "
-    "jsonl (one JSON object on each line), csv, arrow (an IPC file) and parquet contain only the "
-    "rows."
+_JSON_HELP = (
+    "json is one document: dates and times as ISO 8601, binary values in base64, decimals as text, "
+    "NaN and infinities as null."
+)
+_OUTPUT_HELP = f"The format; text by default. {_JSON_HELP}"
+_ROW_OUTPUT_HELP = (
+    f"The format; by default that of FILE's extension, or text. {_JSON_HELP} jsonl (one JSON "
+    "object on each line), csv, arrow (an IPC file) and parquet contain only the rows."
 )
 
 
@@ -64,31 +67,39 @@ def combine_options(*options: Callable) -> Callable[[Callable], Callable]:
     return apply
 
 
-def answer_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
+def answer_command(
+    command: Callable[..., CommandAnswer], *, has_rows: bool = False
+) -> Callable[..., int]:
     """Add output options to a command, and write its answer.
 
-    The new command returns an exit code.
+    The new command returns an exit code. If its answer has rows of a dataset, there are more
+    formats and ``-o FILE``.
     """
 
-    @click.option("--output", type=click.Choice(FORMATS), help=_OUTPUT_HELP)
-    @click.option(
-        "-o",
-        "path_out",
-        metavar="FILE",
-        type=click.Path(dir_okay=False),
-        help="Write the answer to FILE, which is created when the answer is complete.",
-    )
     @functools.wraps(command)
-    def run(output: str | None, path_out: str | None, **parameters: Any) -> int:
+    def run(output: str | None, path_out: str | None = None, **parameters: Any) -> int:
         output = resolve_format(output, path_out)
         answer = command(**parameters)
         write_answer(answer, output, path_out)
         return answer.exit_code
 
-    return run
+    if not has_rows:
+        return click.option("--output", type=click.Choice(FORMATS), help=_OUTPUT_HELP)(run)
+    return combine_options(
+        click.option("--output", type=click.Choice(ROW_FORMATS), help=_ROW_OUTPUT_HELP),
+        click.option(
+            "-o",
+            "path_out",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="Write the rows to FILE, which is created when they are complete.",
+        ),
+    )(run)
 
 
-def source_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
+def source_command(
+    command: Callable[..., CommandAnswer], *, has_rows: bool = False
+) -> Callable[..., int]:
     """Add the PATH argument to a command, and call it with the `OpenedSource` at PATH.
 
     Such a command starts faster than a `dataset_command`, because it does not import
@@ -130,7 +141,11 @@ def source_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
             help="union: the columns of all files, in types that hold their values. By default the "
             "columns and types of the first file.",
         ),
-    )(answer_command(run))
+    )(answer_command(run, has_rows=has_rows))
+
+
+# A command that prints rows of the dataset at PATH.
+rows_command = functools.partial(source_command, has_rows=True)
 
 
 def dataset_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:

@@ -1,6 +1,6 @@
-"""Write the answer of a command to stdout or to a file.
+"""Write the answer of a command as text or JSON.
 
-Its format is text, JSON, JSON lines, CSV, Arrow or Parquet.
+Rows of a dataset can also be written as JSON lines, CSV, Arrow or Parquet, and to a file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
@@ -33,7 +33,8 @@ PIPE_CLOSED = 141
 
 TEXT, JSON, JSON_LINES = "text", "json", "jsonl"
 BINARY_FORMATS = ("arrow", "parquet")
-FORMATS = (TEXT, JSON, JSON_LINES, "csv", *BINARY_FORMATS)
+FORMATS = (TEXT, JSON)
+ROW_FORMATS = (*FORMATS, JSON_LINES, "csv", *BINARY_FORMATS)
 _IN_TERMINAL = "zonebloom.in_terminal"
 _ENDINGS = {
     ".txt": TEXT,
@@ -50,16 +51,15 @@ _ENDINGS = {
 class CommandAnswer:
     """The answer of a command in each format, and what is printed to stderr.
 
-    Without ``text``, the rows are printed. A terminal breaks long lines of ``text`` between words,
-    unless ``is_prose`` is false. ``notes`` are printed with every format. ``summary`` is
-    not printed with JSON, whose document contains the same facts.
+    A terminal breaks long lines of a text between words, unless ``is_prose`` is false. ``notes``
+    are printed with every format. ``summary`` is not printed with JSON, whose document contains the
+    same facts.
     """
 
     document: dict[str, Any]
-    # A table, or dictionaries or dataclass instances.
-    rows: pa.Table | Sequence[Any]
-    text: str | None = None
-    # The number of all rows. In a terminal, `rows` may return only the first of them.
+    # A text, or rows of a dataset.
+    content: str | pa.Table
+    # The number of all rows. In a terminal, `content` may have only the first of them.
     num_rows: int = 0
     summary: str = ""
     notes: Sequence[str] = ()
@@ -101,10 +101,7 @@ def resolve_format(output: str | None, path: str | None) -> str:
 
 def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
     if output == TEXT:
-        data = answer.text if answer.text is not None else _rows_text(answer)
-        width = terminal_width()
-        if width is not None and answer.is_prose:
-            data = wrap_lines(data, width)
+        data = _text(answer)
         data += "\n" if data else ""
     elif output in (JSON, JSON_LINES):
         unicode = path is not None or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -112,9 +109,10 @@ def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
         if output == JSON:
             data = encode(to_json_value(answer.document), indent=2) + "\n"
         else:
-            data = "".join(f"{encode(record)}\n" for record in _json_records(answer))
+            data = "".join(f"{encode(row)}\n" for row in to_json_value(answer.content))
     else:
-        data = encode_rows(_rows_table(answer), output)
+        assert not isinstance(answer.content, str)
+        data = encode_rows(answer.content, output)
     with _complete_file(path) if path is not None else _stdout() as sink:
         if isinstance(data, str):
             encoding = "utf-8" if path is not None else sys.stdout.encoding or "ascii"
@@ -129,30 +127,15 @@ def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
         print_to_stderr(line if width is None else wrap_lines(line, width))
 
 
-def _rows_table(answer: CommandAnswer) -> pa.Table:
-    if isinstance(answer.rows, pa.Table):
-        return answer.rows
-    records = [row if isinstance(row, dict) else asdict(row) for row in answer.rows]
-    # Indices of different kinds have different statistics. PyArrow takes the names of the first.
-    names = dict.fromkeys(name for record in records for name in record)
-    return pa.Table.from_pylist([{name: record.get(name) for name in names} for record in records])
-
-
-def _json_records(answer: CommandAnswer) -> list[Any]:
-    """Return the rows of an answer as objects that JSON can express."""
-    if isinstance(answer.rows, pa.Table):
-        return to_json_value(answer.rows)
-    return [to_json_value(row) for row in answer.rows]
-
-
-def _rows_text(answer: CommandAnswer) -> str:
-    table = _rows_table(answer)
-    if not is_in_terminal():
-        return rows_text(table) if table.num_rows else ""
-    parts = [rows_text(table, shutil.get_terminal_size().columns)] if table.num_rows else []
-    if answer.num_rows > table.num_rows:
-        parts.append(left_out_text(answer.num_rows - table.num_rows, "row"))
-    return "\n".join(parts)
+def _text(answer: CommandAnswer) -> str:
+    content, width = answer.content, terminal_width()
+    if not isinstance(content, str):
+        parts = [rows_text(content, width)] if content.num_rows else []
+        if width is not None and answer.num_rows > content.num_rows:
+            left_out = left_out_text(answer.num_rows - content.num_rows, "row")
+            parts.append(f"{left_out}, -o FILE writes all")
+        content = "\n".join(parts)
+    return content if width is None or not answer.is_prose else wrap_lines(content, width)
 
 
 @contextlib.contextmanager

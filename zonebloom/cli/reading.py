@@ -16,6 +16,7 @@ from zonebloom.cli import text
 from zonebloom.cli.options import (
     columns_options,
     embedded_filters_option,
+    rows_command,
     single_value,
     source_command,
     split_names,
@@ -39,7 +40,7 @@ _FEW_KEYS = 100
 @zonebloom.command(
     "lookup", epilog="""Example: zonebloom lookup data/flights "tailnum = 'N14228'" """
 )
-@source_command
+@rows_command
 @click.argument("filter", required=False)
 @click.option(
     "--columns",
@@ -274,7 +275,7 @@ def _look_up_keys(
 @zonebloom.command(
     "head", epilog="Example: zonebloom head data/flights --limit 3 --columns day,tailnum"
 )
-@source_command
+@rows_command
 @columns_options()
 @click.option(
     "--limit", "-n", type=click.IntRange(min=0), default=10, help="Number of rows; 10 by default."
@@ -305,7 +306,7 @@ def count_command(source: OpenedSource, filter: str | None) -> CommandAnswer:
         else plan_scan(source.opened, None, [filter]).count_rows()
     )
     result = {"path": source.title, "filter": filter, "num_rows": num_rows}
-    return CommandAnswer(result, [result], f"{num_rows:,}" if is_in_terminal() else str(num_rows))
+    return CommandAnswer(result, f"{num_rows:,}" if is_in_terminal() else str(num_rows))
 
 
 @zonebloom.command(
@@ -328,7 +329,6 @@ def explain_command(
     analysis = scanner.analyze_plan() if analyze else None
     plan = scanner.plan() if analysis is None else analysis.plan
     document = text.plan_json(plan)
-    rows = document["fragments"]
     if analysis is not None:
         document["read"] = analysis.stats
-    return CommandAnswer(document, rows, str(analysis or plan))
+    return CommandAnswer(document, str(analysis or plan))

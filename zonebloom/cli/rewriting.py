@@ -92,7 +92,6 @@ def rewrite_command(
             "files": list(rewritten.files),
             "indices": names,
         },
-        list(rewritten.files),
         table,
         summary=f"{title}, in {seconds:.1f} s\n{_next_step(rewritten, destination, names)}",
     )

@@ -243,7 +243,7 @@ def gain_text(gain: float) -> str:
 
 def left_out_text(number: int, noun: str) -> str:
     """Return a line that says how many items a terminal does not show, and how to see them."""
-    return f"{count_text(number, f'more {noun}')}: --limit N shows N, -o FILE writes all"
+    return f"{count_text(number, f'more {noun}')}: --limit N shows N"
 
 
 def read_summary(plan: ScanPlan, stats: ScanStats) -> str:
