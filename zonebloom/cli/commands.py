@@ -1,4 +1,4 @@
-"""All commands of ``zonebloom``: those of other modules, ``demo`` and ``completion``."""
+"""All commands of ``zonebloom``: those of other modules, and ``demo``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class
 
 from zonebloom.base.text import count_text
 from zonebloom.cli import describing, indices, reading, rewriting, text
@@ -104,18 +103,3 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
         "\n".join(lines),
         exit_code=0 if num_correct == len(results) else text.FAILED,
     )
-
-
-@zonebloom.command("completion", epilog='Example: eval "$(zonebloom completion bash)"')
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@answer_command
-def completion_command(shell: str) -> CommandAnswer:
-    """Print the completion script of a shell.
-
-    As JSON: shell, script.
-    """
-    completion_class = get_completion_class(shell)
-    assert completion_class is not None
-    script = completion_class(zonebloom, {}, "zonebloom", "_ZONEBLOOM_COMPLETE").source()
-    document = {"shell": shell, "script": script}
-    return CommandAnswer(document, script, is_prose=False)

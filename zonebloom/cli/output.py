@@ -51,9 +51,8 @@ _ENDINGS = {
 class CommandAnswer:
     """The answer of a command in each format, and what is printed to stderr.
 
-    A terminal breaks long lines of a text between words, unless ``is_prose`` is false. ``notes``
-    are printed with every format. ``summary`` is not printed with JSON, whose document contains the
-    same facts.
+    A terminal breaks long lines of a text between words. ``notes`` are printed with every format.
+    ``summary`` is not printed with JSON, whose document contains the same facts.
     """
 
     document: dict[str, Any]
@@ -64,7 +63,6 @@ class CommandAnswer:
     summary: str = ""
     notes: Sequence[str] = ()
     exit_code: int = 0
-    is_prose: bool = True
 
 
 def is_in_terminal() -> bool:
@@ -135,7 +133,7 @@ def _text(answer: CommandAnswer) -> str:
             left_out = left_out_text(answer.num_rows - content.num_rows, "row")
             parts.append(f"{left_out}, -o FILE writes all")
         content = "\n".join(parts)
-    return content if width is None or not answer.is_prose else wrap_lines(content, width)
+    return content if width is None else wrap_lines(content, width)
 
 
 @contextlib.contextmanager
