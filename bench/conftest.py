@@ -22,8 +22,8 @@ import pytest
 import zonebloom as zb
 from bench.data import DATA_FOLDER, uuids
 from bench.sections import BENCHMARKS, write_section
+from bench.spark_session import spark_session
 from bench.tables import time_text
-from zonebloom.cli.engines import spark_session
 
 _FILES = 4
 _ROW_GROUP_ROWS = 1_000_000

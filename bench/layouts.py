@@ -97,7 +97,7 @@ NAMES = (RECOMMENDED, TPCHGEN, *(name for name in WRITERS if name != RECOMMENDED
 
 def main(source: str, target: str) -> None:
     """Write each file of a folder with Spark, as one file of the same name."""
-    from zonebloom.cli.engines import spark_session
+    from bench.spark_session import spark_session
 
     session = spark_session("local[2]", "zonebloom-bench")
     for file in sorted(Path(source).glob("*.parquet")):

@@ -12,7 +12,7 @@ from helpers import THOROUGH
 from hypothesis import settings
 
 import zonebloom
-from zonebloom.cli.engines import spark_session
+from bench.spark_session import spark_session
 
 # Options of each JVM that a test starts.
 JAVA_OPTIONS = (

@@ -46,10 +46,11 @@ def cli(folder):
 
 
 def spark(folder):
-    from zonebloom.cli.engines import spark_session
+    from pyspark.sql import SparkSession
+
     from zonebloom.spark import scan
 
-    session = spark_session("local[1]")
+    session = SparkSession.builder.master("local[1]").getOrCreate()
     core(folder).create_scalar_index("name", spark=session)
     rows = scan(session, str(folder), filter="name = 'name 42'").collect()
     assert [row.asDict() for row in rows] == EXPECTED_ROWS

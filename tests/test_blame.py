@@ -230,13 +230,13 @@ def test_an_unknown_index_gets_suggestions(orders, call):
         (["lookup", "ORDERS", "--key=custmer=a"], "customer"),
         (["lookup", "ORDERS", "--key=custmer=a", "--key=Day=1"], "customer"),
         (["head", "ORDERS", "--columns=dya"], "Day"),
-        (["build", "ORDERS", "--column=custmer", "--engine=local"], "customer"),
+        (["build", "ORDERS", "--column=custmer"], "customer"),
         (["advise", "ORDERS", "--column=custmer"], "customer"),
         (["stats", "ORDERS", "--column=custmer"], "customer"),
         (["stats", "ORDERS", "--name=custmer_idx"], "customer_idx"),
         (["drop", "ORDERS", "--name=custmer_idx"], "customer_idx"),
         (["validate", "ORDERS", "--name=custmer_idx"], "customer_idx"),
-        (["refresh", "ORDERS", "--name=custmer_idx", "--engine=local"], "customer_idx"),
+        (["refresh", "ORDERS", "--name=custmer_idx"], "customer_idx"),
     ],
 )
 def test_the_command_line_shows_suggestions(orders, words, meant, capsys):

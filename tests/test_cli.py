@@ -1,4 +1,4 @@
-"""The command line: its output, its exit codes, its errors and its engines."""
+"""The command line: its output, its exit codes, its errors and its builds on Spark."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ import textwrap
 import time
 import uuid
 from decimal import Decimal
-from functools import partial
 
 import drifting
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from helpers import ROOT, index_folder
 from pyarrow import csv
-from seams import replace_function, set_constant
+from seams import replace_function
 
-from zonebloom.cli import engines, text
 from zonebloom.cli import main as cli
+from zonebloom.cli import options as cli_options
+from zonebloom.cli import text
 from zonebloom.errors import EngineError
 
 pytest.importorskip("click")
@@ -73,7 +72,7 @@ def write_file(folder, number):
 
 @pytest.fixture
 def indexed(data, run):
-    assert run("build", str(data), "--column", "id", "--engine", "local")[0] == 0
+    assert run("build", str(data), "--column", "id")[0] == 0
     return data
 
 
@@ -89,15 +88,14 @@ def run(capsys):
     return run
 
 
-def start(*arguments: str, path=str(ROOT), **options):
-    environment = {**os.environ, "PYTHONPATH": path}
+def start(*arguments: str, path=str(ROOT), stdin=None, **environment):
     return subprocess.Popen(
         [*PROGRAM, *arguments],
-        env=environment,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
@@ -154,15 +152,13 @@ def test_help_is_quick_and_loads_no_engine():
 
 
 def test_build_prints_text_and_json(run, data):
-    code, out, err = run("build", str(data), "--column", "id", "--column", "name", "--engine=local")
+    code, out, err = run("build", str(data), "--column", "id", "--column", "name")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["index", "id_idx", "name_idx"]
     assert err.startswith("built in this process in ")
 
     options = ["--number-of-items=1000", "--probability=0.01", "--name=keys"]
-    code, out, err = run(
-        "build", str(data), "--column=id", "--engine=local", "--output=json", *options
-    )
+    code, out, err = run("build", str(data), "--column=id", "--output=json", *options)
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert answer["engine"] == "local"
@@ -260,7 +256,7 @@ def test_columns_are_named_together_or_one_by_one(run, indexed, options):
     assert json.loads(out)["columns"] == ["name", "id"]
     out = run("advise", str(indexed), *options, "--output=json")[1]
     assert [column["column"] for column in json.loads(out)["columns"]] == ["name", "id"]
-    assert run("build", str(indexed), *options, "--engine=local")[0] == 0
+    assert run("build", str(indexed), *options)[0] == 0
     out = run("stats", str(indexed), *options, "--output=json")[1]
     assert {index["column"] for index in json.loads(out)["indices"]} == {"name", "id"}
 
@@ -301,7 +297,7 @@ def test_several_key_options_find_the_rows_with_these_keys(run, tmp_path, key, h
     folder = tmp_path / "orders"
     rows = write_orders(folder)
     if has_index:
-        run("build", str(folder), "--column=a", "--column=b", "--engine=local")
+        run("build", str(folder), "--column=a", "--column=b")
     options = [f"--key={name}={value}" for name, values in key.items() for value in values]
     expected = [row for row in rows if all(str(row[name]) in key[name] for name in key)]
     code, out, err = run("lookup", str(folder), *options, "--output=json")
@@ -405,11 +401,11 @@ def test_stats_describes_an_index(run, indexed):
 
 def test_validate_reports_refreshed_and_damaged_indices(run, indexed):
     write_file(indexed, 3)
-    code, out, err = run("refresh", str(indexed), "--engine", "local")
+    code, out, err = run("refresh", str(indexed))
     assert code == 0
     assert out.splitlines()[1].split() == ["id_idx", "1", "0", "2"]
     assert err.startswith("refreshed in ")
-    _, out, _ = run("refresh", str(indexed), "--engine", "local", "--output", "json")
+    _, out, _ = run("refresh", str(indexed), "--output", "json")
     (index,) = json.loads(out)["indices"]
     assert (index["changed"], index["fragments_added"]) == (False, 0)
     code, out, _ = run("validate", str(indexed))
@@ -481,13 +477,13 @@ def test_refresh_repairs_damaged_files_of_an_index(data, run, damage):
     zb.dataset(str(data)).create_scalar_index(
         "id", number_of_items=1000, probability=0.01, global_filter=True, spark=False
     )
-    assert run("build", str(data), "--column", "name", "--engine", "local")[0] == 0
+    assert run("build", str(data), "--column", "name")[0] == 0
     for path in (index_folder(data) / "segments").rglob(damage):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
     assert run("validate", str(data))[0] == 1
-    code, _, err = run("refresh", str(data), "--engine", "local")
+    code, _, err = run("refresh", str(data))
     assert code == 0
     assert "was damaged and is built anew: " in err
     assert run("validate", str(data), "--sample=all")[0] == 0
@@ -497,18 +493,18 @@ def test_refresh_repairs_damaged_files_of_an_index(data, run, damage):
     assert (index.number_of_items, index.probability) == (1000, 0.01)
     assert zb.dataset(str(data)).global_filter("id") is not None
     assert run("lookup", str(data), "id = 70000", "--columns=name")[1] == "name\nname 70000\n"
-    assert "was damaged" not in run("refresh", str(data), "--engine", "local")[2]
+    assert "was damaged" not in run("refresh", str(data))[2]
 
 
 def test_refresh_repairs_a_damaged_version(run, indexed):
     versions = index_folder(indexed) / "versions"
-    assert run("build", str(indexed), "--column=name", "--engine=local")[0] == 0
+    assert run("build", str(indexed), "--column=name")[0] == 0
     *_, newest = sorted(versions.glob("*.json"))
     newest.write_bytes(newest.read_bytes()[:-5])
     code, out, err = run("validate", str(indexed))
     assert (code, out) == (1, "")
     assert "zonebloom refresh" in err
-    assert run("refresh", str(indexed), "--engine=local")[0] == 0
+    assert run("refresh", str(indexed))[0] == 0
     code, out, err = run("validate", str(indexed))
     assert (code, err) == (0, "")
     # The lost version was the only one with name_idx, so refresh restores only id_idx.
@@ -522,7 +518,7 @@ def test_refresh_repairs_a_damaged_version(run, indexed):
 
 
 def test_vacuum_deletes_the_files_of_dropped_indices(run, indexed):
-    run("build", str(indexed), "--column=name", "--engine=local")
+    run("build", str(indexed), "--column=name")
     assert run("drop", str(indexed), "--name=no_idx")[0] == 1
     code, out, _ = run("drop", str(indexed), "--name=name_idx")
     assert (code, out) == (0, "dropped name_idx; left: id_idx\n")
@@ -641,7 +637,7 @@ def in_terminal(*arguments, width=80):
 @pytest.mark.parametrize("width", [60, 80])
 def test_no_line_is_wider_than_the_terminal(run, data, width):
     columns = ["--columns=id,name,day,moment,price"]
-    run("build", str(data), *columns, "--engine=local", "--number-of-items=1000")
+    run("build", str(data), *columns, "--number-of-items=1000")
     for arguments in (
         ["stats"],
         ["stats", "--column=id"],
@@ -649,7 +645,7 @@ def test_no_line_is_wider_than_the_terminal(run, data, width):
         ["ls"],
         ["schema"],
         ["validate"],
-        ["refresh", "--engine=local"],
+        ["refresh"],
         ["explain", "id = 42 AND name = 'x' AND ratio = 4.5 AND raw = 'a'", "--analyze"],
         ["lookup", "id < 1000 AND name IN ('name 42', 'name 43')"],
         ["lookup", "id = 42 AND nam = 'name 42'"],
@@ -736,7 +732,7 @@ def test_delta_and_iceberg_tables_open_like_folders(run, tmp_path, kind):
         folder = tmp_path / "n" / "t"
     path = str(folder)
     assert run("count", path)[1] == "900\n"
-    assert run("build", path, "--column=id", "--engine=local")[0] == 0
+    assert run("build", path, "--column=id")[0] == 0
     code, out, err = run("lookup", path, "id IN (650, 950)")
     assert (code, out) == (0, " id  name\n650  name 650\n")
     assert "kept by id_idx" in err
@@ -785,14 +781,14 @@ def test_schema_union_reads_files_of_a_wider_type(run, tmp_path):
     assert "1.parquet holds column 'k' as int64" in error
     assert "--schema union" in error
     assert run("count", *arguments, "--schema=union")[:2] == (0, "1\n")
-    assert run("build", str(folder), "--column=k", "--engine=local", "--schema=union")[0] == 0
+    assert run("build", str(folder), "--column=k", "--schema=union")[0] == 0
     code, out, _ = run("lookup", *arguments, "--schema=union", "--output=jsonl")
     assert (code, out) == (0, '{"k": 1000000000000, "v": 1}\n')
 
 
 def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
     elsewhere = str(tmp_path / "elsewhere")
-    run("build", str(data), "--column=id", "--engine=local", "--index-dir", elsewhere)
+    run("build", str(data), "--column=id", "--index-dir", elsewhere)
     assert not index_folder(data).exists()
     _, out, _ = run("stats", str(data), "--index-dir", elsewhere)
     assert "id_idx" in out
@@ -808,9 +804,9 @@ def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
         (["lookup", "DATA", "--key", "nothing=4"], "no column 'nothing'", 1),
         (["lookup", "DATA/nowhere", "id = 4"], "does not exist", 1),
         (["lookup", "DATA", "id = 4", "--format", "odd"], "format is 'odd'", 1),
-        (["build", "DATA", "--column=nothing", "--engine=local"], "no column 'nothing'", 1),
-        (["build", "DATA", "--column=tags", "--engine=local"], "cannot be indexed", 1),
-        (["build", "DATA", "--column=id", "--engine=local", "--probability=2"], "probability", 1),
+        (["build", "DATA", "--column=nothing"], "no column 'nothing'", 1),
+        (["build", "DATA", "--column=tags"], "cannot be indexed", 1),
+        (["build", "DATA", "--column=id", "--probability=2"], "probability", 1),
         (["stats", "DATA", "--name=nothing"], "there is no index 'nothing'", 1),
     ],
 )
@@ -823,7 +819,7 @@ def test_an_error_prints_a_message_and_exits_with_1(run, data, arguments, messag
     assert message in err
 
 
-@pytest.mark.parametrize("arguments", [["lookup"], ["nothing"], ["demo", "--engine=fast"]])
+@pytest.mark.parametrize("arguments", [["lookup"], ["nothing"], ["demo", "--spark=fast"]])
 def test_wrong_usage_exits_with_2(run, arguments):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
@@ -835,7 +831,7 @@ def test_wrong_usage_exits_with_2(run, arguments):
     [
         (["lokup", "data"], "lookup"),
         (["stats", "data", "--colum=id"], "--column"),
-        (["build", "data", "--engin=local"], "--engine"),
+        (["build", "data", "--sprak"], "--spark"),
     ],
 )
 def test_a_mistyped_command_or_option_suggests_the_nearest(run, arguments, nearest):
@@ -916,7 +912,7 @@ def test_an_interrupted_build_leaves_no_files_and_the_next_one_works(run, tmp_pa
     folder.mkdir()
     keys = pa.array(range(4_000_000), pa.int64())
     pq.write_table(pa.table({"id": keys, "text": keys.cast(pa.string())}), folder / "0.parquet")
-    process = start("build", str(folder), "--column=text", "--column=id", "--engine=local")
+    process = start("build", str(folder), "--column=text", "--column=id")
     segments = index_folder(folder) / "segments"
     while process.poll() is None and not (segments.exists() and any(segments.iterdir())):
         time.sleep(0.005)
@@ -925,7 +921,7 @@ def test_an_interrupted_build_leaves_no_files_and_the_next_one_works(run, tmp_pa
     assert process.returncode == 130, err
     assert err.strip() == "interrupted; nothing is left half done"
     assert not index_folder(folder).exists()
-    assert run("build", str(folder), "--column=id", "--engine=local")[0] == 0
+    assert run("build", str(folder), "--column=id")[0] == 0
     assert run("lookup", str(folder), "id = 3999999", "--columns=text")[1] == "text\n3999999\n"
 
 
@@ -1026,92 +1022,35 @@ def test_streams_may_be_closed(data, closed):
 
 
 def test_a_vacuum_of_any_age_is_possible(data, capsys):
-    assert cli.main(["build", str(data), "--column", "id", "--engine", "local"]) == 0
+    assert cli.main(["build", str(data), "--column", "id"]) == 0
     assert cli.main(["vacuum", str(data), "--older-than", "999999999d"]) == 0
     assert cli.main(["vacuum", str(data), "--older-than", "9999999999d"]) == 2
     assert "is not a time" in capsys.readouterr().err
 
 
-class TestEngines:
-    def fake_java(self, tmp_path, version):
-        java = tmp_path / "bin" / "java"
-        java.parent.mkdir(parents=True)
-        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
-        java.chmod(0o755)
-        return str(tmp_path)
+def test_spark_builds_only_if_it_is_asked_for(monkeypatch, data, run):
+    def session():
+        raise EngineError("no Spark here")
 
-    @pytest.mark.parametrize(
-        ("version", "parsed"),
-        [("17.0.15", (17, 0, 15)), ("21", (21,)), ("22-ea", (22,)), ("1.8.0_392", (8, 0, 392))],
-    )
-    def test_java_version_is_parsed(self, monkeypatch, tmp_path, version, parsed):
-        monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, version))
-        assert engines.java_version() == parsed
+    replace_function(monkeypatch, cli_options, "spark_session", session)
+    assert run("build", str(data), "--column=id")[0] == 0
+    assert run("refresh", str(data))[0] == 0
+    for command in (["build", str(data), "--column=name"], ["refresh", str(data)]):
+        code, out, err = run(*command, "--spark")
+        assert (code, out, err) == (1, "", "Error: no Spark here\n")
 
-    @pytest.mark.parametrize("set_home", [True, False])
-    def test_a_missing_java_has_no_version(self, monkeypatch, tmp_path, set_home):
-        monkeypatch.delenv("JAVA_HOME", raising=False)
-        monkeypatch.setenv("JAVA_HOME" if set_home else "PATH", str(tmp_path))
-        assert engines.java_version() is None
 
-    def test_a_build_without_java_runs_in_this_process(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, "11.0.2"))
-        lines = []
-        assert engines.choose_session(None, "local[*]", lines.append) is False
-        (line,) = lines
-        assert "no Java 17 or newer found" in line
-        assert line.endswith("building in this process with the same code")
+def test_spark_without_pyspark_names_the_extra(monkeypatch, data, run):
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    code, _, err = run("build", str(data), "--column=id", "--spark")
+    assert (code, "pip install 'zonebloom[spark]'" in err) == (1, True)
 
-    @pytest.mark.parametrize(("spark", "minimum"), [("3.5.9", 8), ("4.0.0", 17), ("4.3.0", 17)])
-    def test_the_required_java_depends_on_the_version_of_spark(
-        self, monkeypatch, tmp_path, spark, minimum
-    ):
-        set_constant(monkeypatch, pyspark, "__version__", spark)
-        for version in (8, 11, 17):
-            monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path / str(version), version))
-            missing = engines.missing_spark_requirement()
-            assert (missing is None) == (version >= minimum)
 
-    def test_small_builds_run_in_this_process(self, monkeypatch, data, run):
-        masters = []
-
-        def session(master):
-            masters.append(master)
-            return False
-
-        replace_function(monkeypatch, engines, "missing_spark_requirement", lambda master: None)
-        replace_function(monkeypatch, engines, "spark_session", session)
-        small, large = engines.WORTH_AN_ENGINE - 1, engines.WORTH_AN_ENGINE
-        for engine, master, num_bytes, expected in (
-            (None, None, small, []),
-            (None, None, large, ["local[*]"]),
-            (None, "local[2]", small, ["local[2]"]),
-            ("spark", None, small, ["local[*]"]),
-            ("local", "local[2]", large, []),
-        ):
-            masters.clear()
-            engines.choose_session(engine, master, pytest.fail, partial(int, num_bytes))
-            assert masters == expected, (engine, master, num_bytes)
-        masters.clear()
-        code, _, err = run("build", str(data), "--column", "id")
-        assert (code, masters) == (0, [])
-        assert "built in this process" in err
-        # Only files that are not indexed yet count towards the size of a refresh.
-        for number, margin, expected in ((7, 1, []), (8, 0, ["local[*]"])):
-            write_file(data, number)
-            size = (data / f"{number}.parquet").stat().st_size
-            set_constant(monkeypatch, engines, "WORTH_AN_ENGINE", size + margin)
-            masters.clear()
-            assert run("refresh", str(data))[0] == 0
-            assert masters == expected
-
-    def test_an_explicit_spark_engine_needs_java(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-        with pytest.raises(EngineError, match="openjdk-17-jre-headless"):
-            engines.choose_session("spark", "local[*]", print)
-
-    def test_an_explicit_spark_engine_needs_pyspark(self, monkeypatch):
-        replace_function(monkeypatch, engines, "find_spec", lambda name: None)
-        assert engines.choose_session("local", "local[*]", pytest.fail) is False
-        with pytest.raises(EngineError, match=r"zonebloom\[spark\]"):
-            engines.choose_session("spark", "local[*]", print)
+def test_a_spark_that_does_not_start_is_an_error(data, tmp_path):
+    pytest.importorskip("pyspark")
+    environment = {"JAVA_HOME": str(tmp_path), "SPARK_REMOTE": ""}
+    process = start("build", str(data), "--column=id", "--spark", **environment)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Error: Spark did not start: " in err
+    assert "Traceback" not in err

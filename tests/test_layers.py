@@ -82,7 +82,7 @@ IMPORTERS = {
         "scan.number_kernels",
     ],
     "llvmlite": ["sbbf/"],
-    "pyspark": ["spark/", "cli.engines"],
+    "pyspark": ["spark/", "cli.options"],
     "py4j": ["spark/"],
     "polars": ["lazy_frame", "predicates.polars", "predicates.polars_expression"],
     "lance": ["exchange.lance"],

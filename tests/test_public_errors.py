@@ -471,13 +471,11 @@ def test_invalid_calls_raise_pythons_type_error(ds: zb.Dataset) -> None:
 
 
 COMMANDS = [
-    ["build", "{path}", "--column", "{}", "--engine", "local"],
-    ["build", "{path}", "--column", "id", "--engine", "local", "--name", "{}"],
-    ["build", "{path}", "--column", "id", "--engine", "local", "--probability", "{}"],
-    ["build", "{path}", "--column", "id", "--engine", "local", "--number-of-items", "{}"],
-    ["build", "{path}", "--column", "id", "--engine", "local", "--max-false-zones", "{}"],
-    ["build", "{path}", "--column", "id", "--engine", "{}"],
-    ["refresh", "{path}", "--engine", "local", "--name", "{}"],
+    ["build", "{path}", "--column", "{}"],
+    ["build", "{path}", "--column", "id", "--name", "{}"],
+    ["build", "{path}", "--column", "id", "--probability", "{}"],
+    ["build", "{path}", "--column", "id", "--number-of-items", "{}"],
+    ["refresh", "{path}", "--name", "{}"],
     ["validate", "{path}", "--name", "{}"],
     ["lookup", "{path}", "{}"],
     ["lookup", "{path}", "id = 5", "--columns", "{}"],

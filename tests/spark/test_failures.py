@@ -224,21 +224,6 @@ def test_unknown_failures_keep_their_message():
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(
-    ("version", "says"),
-    [(None, r"found at JAVA_HOME \(.*\), so"), ("11.0.2", r"found at JAVA_HOME .*it is 11\.0\.2")],
-)
-def test_the_error_names_a_session_without_java(tmp_path, version, says):
-    if version:
-        (tmp_path / "bin").mkdir()
-        script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\" 2019-01-15' >&2")
-    # Run in a process without a session.
-    code = "from zonebloom.cli.engines import spark_session; spark_session('local[2]')"
-    process = in_process(code, JAVA_HOME=str(tmp_path))
-    assert re.search(rf"EngineError: no Java 17 or newer {says}", process.stderr)
-    assert "install one" in process.stderr
-
-
 def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(separately.ROOT), **environment}
     return subprocess.run(

@@ -201,7 +201,7 @@ def test_the_command_line_refreshes_the_other_indices(tmp_path, change, capsys):
     zb.dataset(folder).create_scalar_index(["changed", "kept"], spark=False)
     table.change(change)
     capsys.readouterr()
-    assert cli.main(["refresh", folder, "--engine=local", "--output=json"]) == 1
+    assert cli.main(["refresh", folder, "--output=json"]) == 1
     out, err = capsys.readouterr()
     assert "drop_index('changed_idx')" in err
     misfit, healthy = json.loads(out)["indices"]
@@ -211,4 +211,4 @@ def test_the_command_line_refreshes_the_other_indices(tmp_path, change, capsys):
     states = [index["state"] for index in json.loads(capsys.readouterr().out)["indices"]]
     assert states == ["unusable", "sound"]
     assert cli.main(["drop", folder, "--name=changed_idx"]) == 0
-    assert cli.main(["refresh", folder, "--engine=local"]) == 0
+    assert cli.main(["refresh", folder]) == 0

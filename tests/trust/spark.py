@@ -19,7 +19,7 @@ from trust.report import Report
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.cli.engines import spark_session
+from bench.spark_session import spark_session
 from zonebloom.spark.joins import zones
 
 # The optimizer rules leave out small files, so these limits are 0 here.

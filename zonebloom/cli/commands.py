@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 
 from zonebloom.base.text import count_text
 from zonebloom.cli import describing, indices, reading, rewriting, text
-from zonebloom.cli.options import EngineRun, answer_command, zonebloom
+from zonebloom.cli.options import (
+    EngineRun,
+    answer_command,
+    spark_option,
+    spark_session,
+    zonebloom,
+)
 from zonebloom.cli.output import CommandAnswer, terminal_width
 
 __all__ = ["describing", "indices", "reading", "rewriting", "zonebloom"]
@@ -21,16 +26,9 @@ __all__ = ["describing", "indices", "reading", "rewriting", "zonebloom"]
     default="zonebloom-demo",
     help="Folder to write and keep the data in; zonebloom-demo by default.",
 )
-@click.option(
-    "--spark",
-    "engine",
-    flag_value="spark",
-    help="Build the indices on Spark, which needs Java and the extra zonebloom[spark].",
-)
-@click.option("--engine", type=click.Choice(["spark", "local"]), hidden=True)
-@click.option("--master", help="Master of the Spark session; local[*] by default.")
+@spark_option
 @answer_command
-def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
+def demo_command(path: str, uses_spark: bool) -> CommandAnswer:
     """Index real data, and check lookups by brute force.
 
     The command writes flights of 2013 and places of the world as Parquet files, about 26 MB. It
@@ -38,19 +36,17 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
     saves at least half of the bytes. Exits with 1 if rows are missing or wrong. As JSON: path,
     engine, build_seconds, datasets, lookups, all_same.
     """
-    from zonebloom.cli import demo, engines
+    from zonebloom.cli import demo
     from zonebloom.facade.opening import dataset
     from zonebloom.sbbf.kernel_loader import KERNELS
 
-    if engine is None:
-        engine = "local" if master is None else "spark"
-    if engine == "spark":
+    if uses_spark:
         # Do not write data first, if the indices cannot be built.
-        engines.require_spark(master)
+        spark_session()
     text.print_to_stderr("writing flights and places as Parquet")
     tables = demo.write_tables(path)
     run = EngineRun.measure(
-        engine, master, lambda session: demo.build_indices(path, session, progress=True)
+        lambda session: demo.build_indices(path, session, progress=True), uses_spark=uses_spark
     )
     # The lookups show what a process reads that runs on, and not what its first moments cost.
     text.print_to_stderr("loading the compiled kernels; the first time takes about half a minute")

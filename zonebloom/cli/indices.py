@@ -16,9 +16,9 @@ from zonebloom.cli.options import (
     columns_options,
     dataset_command,
     drop_unset,
-    engine_options,
     index_names_option,
     no_index_message,
+    spark_option,
     token_options,
     zone_options,
     zonebloom,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @dataset_command
 @columns_options(required=True, purpose="Columns to index.")
-@engine_options
+@spark_option
 @click.option("--name", help="Name of the index; COLUMN_idx by default.")
 @click.option(
     "--type",
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 def build_command(
     ds: Dataset,
     columns: list[str],
-    engine: Any,
-    master: str | None,
+    uses_spark: bool,
     name: str | None,
     together: bool,
     **parameters: Any,
@@ -68,8 +67,6 @@ def build_command(
     """
     before = dict(ds.opened.version.indices)
     run = EngineRun.measure(
-        engine,
-        master,
         lambda session: ds.create_scalar_index(
             tuple(columns) if together else columns,
             name=name,
@@ -77,7 +74,7 @@ def build_command(
             progress=True,
             **drop_unset(parameters),
         ),
-        lambda: sum(file.identity.size for file in ds.opened.look_at_all_files().fragments),
+        uses_spark=uses_spark,
     )
     after = ds.opened.version.indices
     indices = [
@@ -93,7 +90,7 @@ def build_command(
 @zonebloom.command("refresh", epilog="Example: zonebloom refresh data/flights")
 @dataset_command
 @index_names_option
-@engine_options
+@spark_option
 @click.option(
     "--verify/--no-verify",
     default=True,
@@ -102,8 +99,7 @@ def build_command(
 def refresh_command(
     ds: Dataset,
     names: tuple[str, ...],
-    engine: Any,
-    master: str | None,
+    uses_spark: bool,
     verify: bool,
 ) -> CommandAnswer:
     """Index new and changed files, and forget deleted files.
@@ -114,16 +110,10 @@ def refresh_command(
     """
     _require_indices(ds, accept_damage=True)
     run = EngineRun.measure(
-        engine,
-        master,
         lambda session: ds.optimize.optimize_indices(
             names or None, repair=verify, spark=session, progress=True
         ),
-        lambda: sum(
-            file.identity.size
-            for file in ds.opened.look_at_all_files().fragments
-            if not file.is_known
-        ),
+        uses_spark=uses_spark,
     )
     headers = ["index", "files added", "files dropped", "tables"]
     fields = ("name", "fragments_added", "fragments_dropped", "num_segments")

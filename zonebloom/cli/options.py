@@ -12,10 +12,12 @@ import click
 
 from zonebloom.base.arguments import suggest_names
 from zonebloom.base.version import __version__
-from zonebloom.cli import text
 from zonebloom.cli.output import FORMATS, ROW_FORMATS, CommandAnswer, resolve_format, write_answer
+from zonebloom.errors import EngineError, MissingDependency
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from zonebloom.facade.dataset import Dataset
     from zonebloom.facade.opening import OpenedSource
 
@@ -215,14 +217,12 @@ token_options = combine_options(
     ),
     click.option("--lower", is_flag=True, default=None, help="Take tokens without regard to case."),
 )
-engine_options = combine_options(
-    click.option(
-        "--engine",
-        type=click.Choice(["spark", "local"]),
-        help="Where to build; by default Spark, but this process for less than a gigabyte, or if "
-        "no Java that Spark can use is found.",
-    ),
-    click.option("--master", help="Master of the Spark session; local[*] by default."),
+spark_option = click.option(
+    "--spark",
+    "uses_spark",
+    is_flag=True,
+    help="Build on Spark, as SparkSession.builder.getOrCreate() starts it, and not in this "
+    "process.",
 )
 
 
@@ -247,6 +247,21 @@ def no_index_message(title: str) -> str:
     return f"no index at {title}; make one: zonebloom build {title} --column NAME"
 
 
+def spark_session() -> SparkSession:
+    """Return the Spark session of the process, which Spark's own configuration describes."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingDependency("--spark needs pyspark: pip install 'zonebloom[spark]'") from None
+    try:
+        return SparkSession.builder.getOrCreate()
+    except Exception as error:
+        raise EngineError(
+            f"Spark did not start: {error}; check its Java (Spark 4 needs Java 17) and its "
+            "configuration, or leave out --spark to build in this process"
+        ) from error
+
+
 @dataclass(frozen=True)
 class EngineRun:
     """A finished build: the engine, its location as text, the time it took, and its result."""
@@ -257,26 +272,14 @@ class EngineRun:
     result: Any
 
     @classmethod
-    def measure(
-        cls,
-        engine: Any,
-        master: str | None,
-        work: Callable[[Any], Any],
-        num_bytes: Callable[[], int] | None = None,
-    ) -> EngineRun:
-        """Choose an engine, call ``work`` with its session or False, and measure the time.
-
-        ``num_bytes`` returns how much data there is to read.
-        """
-        from zonebloom.cli import engines
-
-        session = engines.choose_session(engine, master, text.print_to_stderr, num_bytes)
+    def measure(cls, work: Callable[[Any], Any], *, uses_spark: bool) -> EngineRun:
+        """Call ``work`` with a Spark session or False, and measure the time."""
+        session = spark_session() if uses_spark else False
         start = time.perf_counter()
         result = work(session)
         seconds = time.perf_counter() - start
-        if session:
-            return cls("spark", f"on Spark {master or engines.LOCAL_MASTER}", seconds, result)
-        return cls("local", "in this process", seconds, result)
+        engine, location = ("spark", "on Spark") if uses_spark else ("local", "in this process")
+        return cls(engine, location, seconds, result)
 
     def document(self, ds: Dataset, indices: Iterable[Any]) -> dict[str, Any]:
         """Return the JSON document of a build or refresh of indices."""
