@@ -73,8 +73,8 @@ STARTS = {
 
 # Programs that find a row of 5 million in a new process. The arguments are the folder and the key.
 COMMAND = (
-    "import sys, zonebloom_command; folder, key = sys.argv[1:];"
-    "sys.argv[1:] = ['lookup', folder, '--key', f'id={key}']; sys.exit(zonebloom_command.main())"
+    "import sys; from zonebloom.cli.__main__ import main; folder, key = sys.argv[1:];"
+    "sys.argv[1:] = ['lookup', folder, '--key', f'id={key}']; sys.exit(main())"
 )
 DUCKDB = (
     "import sys, duckdb; folder, key = sys.argv[1:];"

@@ -35,11 +35,7 @@ from zonebloom.errors import EngineError
 pytest.importorskip("click")
 
 ROWS = 30_000
-PROGRAM = [
-    sys.executable,
-    "-c",
-    "import sys; from zonebloom_command import main; sys.exit(main())",
-]
+PROGRAM = [sys.executable, "-m", "zonebloom.cli"]
 
 
 @pytest.fixture

@@ -262,31 +262,12 @@ def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, arguments):
     assert json.loads(loaded) == []
 
 
-def test_a_lookup_by_key_of_the_command_uses_neither_compute_nor_other_commands(indexed):
-    output = run_python(
-        """
-        import sys
-        from zonebloom.cli.main import main
-
-        assert main(["lookup", sys.argv[1], "--key", "id=31000"]) == 0
-        import pyarrow.compute as pc
-
-        print("sum" in vars(pc), "zonebloom.cli.commands" in sys.modules)
-        # The module is loaded when it is used.
-        print(pc.sum([1, 2]), "sum" in vars(pc), pc.sum is sys.modules[pc.__name__].sum)
-        """,
-        indexed,
-    )
-    assert output.splitlines()[-2:] == ["False False", "3 True True"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["id = 31000"], 0), (["--key", "id=-1"], 3), (["nothing = 1"], 1)]
 )
 def test_the_script_exits_with_the_code_of_the_command(indexed, arguments, code):
-    script = "import zonebloom_command as c, sys; sys.exit(c.main())"
     process = subprocess.run(
-        [sys.executable, "-c", script, "lookup", str(indexed), *arguments],
+        [sys.executable, "-m", "zonebloom.cli", "lookup", str(indexed), *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -295,18 +276,6 @@ def test_the_script_exits_with_the_code_of_the_command(indexed, arguments, code)
     assert process.returncode == code
     assert ("31000" in process.stdout) == (code == 0)
     assert ("Error: " in process.stderr) == (code == 1)
-
-
-def test_commands_that_only_read_are_in_one_module():
-    output = run_python(
-        """
-        from zonebloom.cli.main import READING_COMMANDS
-        from zonebloom.cli.reading import zonebloom
-
-        print(sorted(zonebloom.commands) == sorted(READING_COMMANDS))
-        """
-    )
-    assert output == "True\n"
 
 
 def test_a_lookup_reads_zones_that_may_match(indexed):

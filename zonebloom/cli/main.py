@@ -16,13 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from zonebloom.cli.lazy_compute import import_compute_lazily
 from zonebloom.cli.text import FAILED, print_to_stderr, wrap_lines
 from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
 
 INTERRUPTED = 130
-# The commands of `zonebloom.cli.reading`. They start without importing the other commands.
+# The commands of `zonebloom.cli.reading`.
 READING_COMMANDS = ("lookup", "head", "count", "explain")
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 
@@ -32,8 +31,8 @@ def main_of_process() -> int:
     arguments = sys.argv[1:]
     code = main(arguments)
     # Commands that only read leave nothing behind. Python would delete all objects one by one,
-    # which takes as long as a lookup.
-    if _only_reads(arguments):
+    # which takes 50 ms.
+    if arguments and arguments[0] in READING_COMMANDS:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -41,16 +40,11 @@ def main_of_process() -> int:
     return code
 
 
-def _only_reads(arguments: Sequence[str]) -> bool:
-    return bool(arguments) and arguments[0] in READING_COMMANDS
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run a command with its arguments. Return its exit code."""
     _replace_closed_streams()
     # A command ends before a thread has loaded the kernels.
     KERNELS.in_background = False
-    import_compute_lazily()
     try:
         import click
     except ImportError:
@@ -61,10 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     with warnings.catch_warnings(), _recorded_interrupts() as interrupts:
         _show_warnings_as_lines()
         try:
-            if _only_reads(arguments):
-                from zonebloom.cli.reading import zonebloom
-            else:
-                from zonebloom.cli.commands import zonebloom
+            from zonebloom.cli.commands import zonebloom
+
             code = zonebloom.main(arguments, prog_name="zonebloom", standalone_mode=False)
             return code or 0
         except click.ClickException as error:

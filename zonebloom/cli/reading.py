@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from zonebloom.facade.opening import OpenedSource
     from zonebloom.scan.plan import ScanStats
     from zonebloom.scan.scanner import Scanner
-
-
-_FEW_KEYS = 100
 
 
 @zonebloom.command(
@@ -205,21 +201,11 @@ def _cast_keys(
     if uuids is not None:
         return uuids
     try:
-        return _plain_integers(keys, value_type) or keys.cast(value_type)
+        return keys.cast(value_type)
     except pa.ArrowException as error:
         raise InvalidArgument(
             f"keys of {name!r} cannot be read as {value_type}: {error}; correct them"
         ) from None
-
-
-def _plain_integers(keys: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | None:
-    """Return few integers, or None if pyarrow has to read them: that loads a large module."""
-    if type_ != pa.int64() or len(keys) > _FEW_KEYS:
-        return None
-    texts = keys.to_pylist()
-    if not all(text and re.fullmatch("-?[0-9]{1,18}", text) for text in texts):
-        return None
-    return array_of([int(text) for text in texts], type_)
 
 
 def _parse_uuids(keys: pa.Array | pa.ChunkedArray) -> pa.Array | None:
