@@ -516,24 +516,21 @@ def test_changes_of_an_index_list_the_files_first(folder: Path, source_kind: str
     assert described["id_idx"].num_fragments_indexed == 3
 
 
-def test_loading_the_newest_index_does_not_list_files(folder: Path):
-    ds = zb.dataset(folder)
+@pytest.mark.parametrize("kind", ["files", "pyarrow"])
+def test_a_refresh_of_named_files_only_takes_the_newest_index(folder: Path, kind: str):
+    ds = zb.dataset(sorted(folder.glob("*.parquet")) if kind == "files" else pads.dataset(folder))
     write_part(folder, 3)
     build(zb.dataset(folder), "name", number_of_items=10)
-    ds.checkout_latest()
-    assert [index.name for index in ds.describe_indices()] == ["id_idx", "name_idx"]
-    assert len(ds.files) == 3
     ds.refresh()
-    assert ds.count_rows("name = 'n350'") == 1
+    assert [index.name for index in ds.describe_indices()] == ["id_idx", "name_idx"]
+    assert (len(ds.files), ds.count_rows("name = 'n150'"), ds.count_rows("name = 'n350'")) == (
+        3,
+        1,
+        0,
+    )
 
 
-def test_file_lists_and_tables_in_memory_are_not_listed_anew(folder: Path):
-    files = sorted(folder.glob("*.parquet"))
-    for source in (files, pads.dataset(folder)):
-        ds = zb.dataset(source)
-        with pytest.raises(errors.SourceError, match="nothing to list anew; open it again"):
-            ds.refresh()
-        assert ds.count_rows("id = 150") == 1
+def test_a_refresh_keeps_a_table_in_memory():
     in_memory = zb.dataset(part(0))
     in_memory.refresh()
     assert in_memory.count_rows() == 100
@@ -764,7 +761,7 @@ def test_a_reader_of_an_older_version_keeps_its_index(folder: Path):
     assert at_most_rows(reader, "id = 150") == set(range(150, 160))
     build(writer, "name", number_of_items=10)
     assert [index.name for index in reader.describe_indices()] == ["id_idx"]
-    reader.checkout_latest()
+    reader.refresh()
     assert [index.name for index in reader.describe_indices()] == ["name_idx"]
 
 

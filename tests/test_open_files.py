@@ -36,7 +36,7 @@ def test_a_reader_holds_the_files_of_one_version_only(tmp_path: Path, kind):
             # Every round replaces the index and deletes the files of the one before.
             writer.create_scalar_index("row", kind, number_of_items=10, spark=False)
             writer.vacuum(timedelta(0))
-            reader.checkout_latest()
+            reader.refresh()
             row = number % ROWS
             assert reader.to_table(filter=f"row = {row}")["row"].to_pylist() == [row]
             if number % ROUNDS == 0:

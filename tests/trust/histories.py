@@ -187,9 +187,6 @@ class History:
         if reader.files != set(self.rows):
             raise AssertionError(f"it lists {reader.files ^ set(self.rows)} wrongly")
 
-    def checkout(self) -> None:
-        self.dataset().opened.checkout_latest()
-
     # Comparison of answers with the files
 
     def check(self, reader: Reader) -> str | None:
@@ -229,7 +226,7 @@ class History:
             *(self.append, self.rewrite, self.rewrite_alike, self.rewrite_alike, self.delete),
             *(self.rename, self.exchange, self.touch, self.chmod, self.copy_back),
             *(self.create, self.create, self.optimize, self.optimize, self.drop, self.vacuum),
-            *(self.reopen, self.pin_frame, self.refresh, self.checkout, self.validate),
+            *(self.reopen, self.pin_frame, self.refresh, self.validate),
         ]
         for self.step in range(1, STEPS + 1):
             action = self.create if self.step == 1 else self.rng.choice(steps)

@@ -163,7 +163,7 @@ class Writer(Worker):
             self.note("refresh", changed)
 
     def drop(self) -> None:
-        self.ds.checkout_latest()
+        self.ds.refresh()
         # Keep one index, for readers to use and others to refresh.
         if names := [index.name for index in self.ds.describe_indices()][1:]:
             name = self.rng.choice(names)
@@ -183,10 +183,8 @@ class Reader(Worker):
         match self.rng.randrange(10):
             case 0 | 1:
                 self.ds = self.lake.opened()
-            case 2:
+            case 2 | 3:
                 self.ds.refresh()
-            case 3:
-                self.ds.checkout_latest()
         numbers = [int(Path(path).stem) for path in self.ds.files]
         filter, wanted = self.question(numbers)
         found = sorted(self.ds.to_table(["row"], filter)["row"].to_pylist())

@@ -18,7 +18,7 @@ from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.base.row_ranges import SearchResult
 from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS, RETENTION
-from zonebloom.errors import DeprecatedWarning, InvalidArgument, SourceError
+from zonebloom.errors import DeprecatedWarning, InvalidArgument
 from zonebloom.reading import (
     Filter,
     KeysLike,
@@ -176,17 +176,17 @@ class Dataset(pads.UnionDataset, Displayed):
         """List the files again, and use their newest index.
 
         This opens the source again in the same way: it lists a folder or a pattern, and forgets
-        files that were deleted. For a Delta or Iceberg table it takes the version that the table
-        object has loaded; call the table's own ``update_incremental()`` or ``refresh()`` first to
-        get the newest. An unpickled dataset has no table object and keeps its version. LazyFrames
-        made from the dataset see the new files from then on.
+        files that were deleted. A dataset of files that were named one by one, or of a
+        ``pyarrow.dataset.Dataset``, keeps its files. For a Delta or Iceberg table it takes the
+        version that the table object has loaded; call the table's own ``update_incremental()`` or
+        ``refresh()`` first to get the newest. An unpickled dataset has no table object and keeps
+        its version. LazyFrames made from the dataset see the new files from then on. Methods that
+        change an index call this first.
 
         Raises
         ------
         SourceError
-            If the files were given one by one, or as a ``pyarrow.dataset.Dataset``, which has a
-            fixed list of files: open a new dataset with the files that exist now. Also if the
-            common folder of the files is no longer the one that their index belongs to.
+            If the common folder of the files is no longer the one that their index belongs to.
         NoFragments, FragmentUnreadable
             The dataset stays as it was.
 
@@ -197,41 +197,10 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> len(ds.files), ds.count_rows()
         (2, 2000)
         """
-        if self._list_files is not None:
-            self.opened = self.opened.with_current_files(*self._list_files())
-        elif self.opened.source.is_in_memory or self.opened.source.is_table_snapshot:
-            self.checkout_latest()
-        else:
-            raise SourceError(
-                "the dataset was opened with a list of files, or with a pyarrow dataset that has "
-                "one, so there is nothing to list anew; open it again with the files there are now"
-            )
-
-    def checkout_latest(self) -> None:
-        """Use the newest index version, which another writer may have committed.
-
-        This does not look for new files; `refresh` does both.
-
-        >>> zb.dataset("orders").create_scalar_index("day")
-        >>> ds.version, ds.checkout_latest(), ds.version
-        (1, None, 2)
-        """
-        self.opened = self.opened.with_newest_index()
-
-    def renew(self) -> None:
-        """Use the newest index version, and list the files again if they can be listed.
-
-        Methods that change an index call this first. Unlike `refresh`, it accepts a dataset whose
-        files were named one by one, and keeps these files.
-
-        >>> one = zb.dataset(["orders/1.parquet"])
-        >>> one.renew(), len(one.files)
-        (None, 1)
-        """
         if self._list_files is None:
-            self.checkout_latest()
+            self.opened = self.opened.with_newest_index()
         else:
-            self.refresh()
+            self.opened = self.opened.with_current_files(*self._list_files())
 
     # Reads
 
@@ -813,7 +782,7 @@ class Dataset(pads.UnionDataset, Displayed):
             lower=lower,
         )
         require_progress(progress)
-        self.renew()
+        self.refresh()
         self.opened.warn_if_first_index_is_inside()
         self.opened = _indices().build(self.opened, request, spark=spark, progress=progress)
 
@@ -1063,7 +1032,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         from zonebloom.building.adopt import adopt_files
 
-        self.renew()
+        self.refresh()
         version, adopted = adopt_files(self.opened)
         self.opened = self.opened.at_version(version)
         return adopted

@@ -79,7 +79,7 @@ class DatasetOptimizer:
         """
         ds = self._dataset
         names = indices.require_refresh_options(index_names, retention, repair, progress)
-        ds.renew()
+        ds.refresh()
         ds.opened, refreshed = indices.refresh_indices(
             ds.opened,
             names,

@@ -74,11 +74,7 @@ class OpenDataset(Protocol):
     opened: OpenedDataset
 
     def refresh(self) -> None:
-        """List the files again, and use their newest index."""
-        ...
-
-    def renew(self) -> None:
-        """Use the newest index, and list the files again if they can be listed."""
+        """List the files again if they can be listed, and use the newest index."""
         ...
 
 
