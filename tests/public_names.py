@@ -17,7 +17,6 @@ MODULES = (
 # docs/reference leave them out.
 HIDDEN_MEMBERS = {
     r"zonebloom\.results\.CandidateFragment\.\w+": "PyArrow documents it",
-    r"zonebloom\.Dataset\.to_arrow_dataset": "it is deprecated",
     r"zonebloom\.results\.ScanPlan\.html": "notebooks call it",
     r"zonebloom\.Encryption\.\w+": "the index calls it",
     r"zonebloom\.ParquetKeys\.(?!format)\w+": "file readers call it",

@@ -22,7 +22,6 @@ from helpers import run_python
 import zonebloom as zb
 from zonebloom.errors import (
     ColumnNotFound,
-    DeprecatedWarning,
     FilterError,
     FragmentUnreadable,
     InvalidArgument,
@@ -565,46 +564,6 @@ class TestPyArrow:
         with pytest.raises(InvalidArgument, match="schema"):
             fragments[0].to_table(pa.schema([("id", pa.int32())]), filter=F("id") == 42)
 
-    def test_sort_by_sorts_filtered_rows(self, rows, plain):
-        few = F("id").isin([42, 4242, 77])
-        for ours, theirs in ((rows, plain), (rows.filter(few), plain.filter(few))):
-            order = [("plain", "descending"), ("row", "ascending")]
-            result, expected = (
-                dataset.sort_by(order).to_table().drop("f") for dataset in (ours, theirs)
-            )
-            assert result.equals(expected)
-        order = [("plain", "ascending", "at_start")]
-        result, expected = (dataset.sort_by(order).to_table() for dataset in (rows, plain))
-        assert result["plain"].equals(expected["plain"])
-
-    def test_joins_return_the_right_rows(self, folder, plain):
-        # Use few columns, because the joins of PyArrow do not support all types.
-        schema = pa.schema([plain.schema.field(name) for name in ("row", "id", "plain", "s")])
-        ours = zb.dataset(folder, schema=schema)
-        theirs = pads.dataset(folder, schema=schema)
-        keys = pads.dataset(pa.table({"id": [42, 4242, -1], "new": ["a", "b", "c"]}))
-        few = F("id").isin([42, 4242, 77])
-
-        def join(left, right, kind):
-            result = left.join(right, "id", join_type=kind).to_table()
-            return sorted_reprs(result.to_pylist())
-
-        for our_rows, their_rows in ((ours, theirs), (ours.filter(few), theirs.filter(few))):
-            for kind in ("inner", "left outer", "full outer", "left anti", "right semi"):
-                assert join(our_rows, keys, kind) == join(their_rows, keys, kind)
-                right = our_rows.unindexed()
-                assert join(keys, right, kind) == join(keys, their_rows, kind)
-        narrow = ours.filter(few)
-        assert narrow.join(narrow, "row", right_suffix="_b").to_table().num_rows == 3
-        times = pads.dataset(pa.table({"at": [10, 5000], "plain": [1, 2]}))
-        first = F("row") < 9000
-        # A filtered PyArrow dataset may return rows out of order, which this join refuses.
-        ours, theirs = ours.filter(first), pads.dataset(theirs.to_table(filter=first))
-        result = ours.join_asof(times, "row", "plain", 50, "at").to_table()
-        assert result.equals(theirs.join_asof(times, "row", "plain", 50, "at").to_table())
-        result = times.join_asof(ours.unindexed(), "at", "plain", -50, "row").to_table()
-        assert result.equals(times.join_asof(theirs, "at", "plain", -50, "row").to_table())
-
     def test_write_dataset_writes_the_filtered_rows(self, rows, tmp_path):
         few = rows.filter(F("id").isin([42, 77]))
         pads.write_dataset(few, tmp_path / "few", format="parquet")
@@ -616,6 +575,8 @@ class TestPyArrow:
         schema = pa.schema([plain.schema.field(name) for name in ("row", "id", "plain")])
         rows, plain = zb.dataset(folder, schema=schema), pads.dataset(folder, schema=schema)
         keys = pads.dataset(pa.table({"row": [42]}))
+        times = pads.dataset(pa.table({"at": [10], "plain": [1]}))
+        narrow = pa.schema([schema.field("id")])
         few = rows.filter(F("id") == 42)
         for dataset in (rows, few):
             calls = [
@@ -627,6 +588,11 @@ class TestPyArrow:
                 lambda dataset=dataset: next(dataset.children[0].get_fragments()).to_table(),
                 lambda dataset=dataset: pads.UnionDataset.scanner(dataset).head(1),
                 lambda dataset=dataset: keys.join(dataset, "row").to_table(),
+                lambda dataset=dataset: dataset.join(keys, "row").to_table(),
+                lambda dataset=dataset: dataset.join_asof(times, "row", "plain", 5, "at"),
+                lambda dataset=dataset: dataset.sort_by("row").to_table(),
+                lambda dataset=dataset: dataset.replace_schema(schema).to_table(),
+                lambda dataset=dataset: dataset.replace_schema(narrow).count_rows(),
             ]
             for call in calls:
                 with pytest.raises(OSError, match="unindexed"):
@@ -634,11 +600,10 @@ class TestPyArrow:
         both = pads.dataset([rows.unindexed(), plain])
         assert both.count_rows() == 2 * COUNT
         assert few.unindexed().to_table().num_rows == 1
+        assert few.unindexed().sort_by("row").to_table().num_rows == 1
+        assert rows.unindexed().join(keys, "row", join_type="inner").count_rows() == 1
 
     def test_unsupported_arguments_are_refused(self, rows):
-        assert rows.replace_schema(rows.schema) is rows
-        with pytest.raises(InvalidArgument, match="schema="):
-            rows.replace_schema(pa.schema([("id", pa.int32())]))
         with pytest.raises(InvalidArgument, match="fragment_scan_options"):
             options = pads.ParquetFragmentScanOptions()
             rows.to_table(filter=F("id") == 42, fragment_scan_options=options)
@@ -651,18 +616,10 @@ class TestPyArrow:
             for method in (source.head, source.take):
                 with pytest.raises(TypeError, match="'where'"):
                     method([1] if method == source.take else 1, where="id = 42")
-        for method, arguments in ((rows.sort_by, ["id"]), (rows.join, [rows, "id"])):
-            with pytest.raises(TypeError, match="'where'"):
-                method(*arguments, where="id = 42")
         with pytest.raises(ColumnNotFound, match="nothing"):
             rows.to_table(["nothing"], F("id") == 42)
         with pytest.raises(FilterError, match="nothing"):
             rows.to_table(filter=F("nothing") == 42)
-
-    def test_to_arrow_dataset_is_deprecated(self, rows, plain):
-        with pytest.warns(DeprecatedWarning, match="give the dataset itself"):
-            copy = rows.to_arrow_dataset()
-        assert copy.to_table(["row"]).equals(plain.to_table(["row"]))
 
     def test_tables_convert_to_pandas(self, rows, plain):
         few = F("id").isin([42, 4242])
@@ -728,7 +685,6 @@ class TestStates:
         with pytest.warns(ZoneBloomWarning):
             assert ds.unindexed().count_rows() == ROWS
         assert sum(fragment.count_rows() for fragment in ds.get_fragments()) == ROWS
-        assert ds.sort_by("row").head(1)["row"].to_pylist() == [ROWS]
         with pytest.raises(FragmentUnreadable, match="refresh"):
             strict.unindexed()
 

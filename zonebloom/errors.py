@@ -150,10 +150,6 @@ class ZoneBloomWarning(UserWarning):
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in arguments))
 
 
-class DeprecatedWarning(ZoneBloomWarning, DeprecationWarning):
-    """A method was called that a later release will remove. The message names its successor."""
-
-
 class StaleIndexWarning(ZoneBloomWarning):
     """Fragments were changed or added after the index was built, so they are read completely."""
 

@@ -14,11 +14,10 @@ import pyarrow.dataset as pads
 from zonebloom.base import arguments
 from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.exit_guard import GuardedIterator
-from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.base.row_ranges import SearchResult
 from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS, RETENTION
-from zonebloom.errors import DeprecatedWarning, InvalidArgument
+from zonebloom.errors import InvalidArgument
 from zonebloom.reading import (
     Filter,
     KeysLike,
@@ -1106,25 +1105,13 @@ class Dataset(pads.UnionDataset, Displayed):
         require_no_filter(self, "to_polars")
         return lazy_frame(self)
 
-    def to_arrow_dataset(self) -> Dataset:
-        """Return a copy of this dataset, which is itself a ``pyarrow.dataset.Dataset``.
-
-        .. deprecated:: 0.2
-            Give the dataset itself to DuckDB, Polars, DataFusion and other libraries.
-        """
-        warn(
-            DeprecatedWarning(
-                "a zonebloom.Dataset is a pyarrow.dataset.Dataset; give the dataset itself"
-            )
-        )
-        return self.__copy__()
-
     def unindexed(self) -> pads.Dataset:
         """Return the rows as a plain PyArrow dataset, for code that does not call our methods.
 
-        The result reads the files. It contains the rows in memory instead if this dataset has a
-        filter, or if it is a Delta or Iceberg table with deleted rows or renamed columns, which
-        PyArrow alone would read wrongly.
+        PyArrow's own ``join``, ``join_asof`` and ``sort_by`` are such code. The result reads the
+        files. It contains the rows in memory instead if this dataset has a filter, or if it is a
+        Delta or Iceberg table with deleted rows or renamed columns, which PyArrow alone would read
+        wrongly.
 
         >>> ds.unindexed().count_rows()
         3000
@@ -1166,82 +1153,6 @@ class Dataset(pads.UnionDataset, Displayed):
                 replace_fields(plan, fragments=(part,), paths=frozenset({part.fragment.path})),
             )
             for part in plan.fragments
-        )
-
-    def replace_schema(self, schema: pa.Schema) -> Dataset:
-        """Return this dataset if it has the schema. Raise `InvalidArgument` for another one.
-
-        >>> ds.replace_schema(ds.schema) is ds
-        True
-        """
-        if not self.schema.equals(arguments.require_instance(schema, pa.Schema, "schema")):
-            raise InvalidArgument(
-                "an index is valid for the columns and types it was built from; open the files "
-                "with another schema by zonebloom.dataset(..., schema=...)"
-            )
-        return self
-
-    def sort_by(
-        self,
-        sorting: str | Sequence[tuple[str, str]],
-        *,
-        null_placement: Literal["at_start", "at_end"] | None = None,
-    ) -> pads.InMemoryDataset:
-        """Read all rows and sort them, as PyArrow does.
-
-        >>> ds.sort_by([("id", "descending")]).head(1)["id"].to_pylist()
-        [2999]
-        """
-        return self.unindexed().sort_by(sorting, null_placement=null_placement)
-
-    def join(
-        self,
-        right_dataset: pads.Dataset,
-        keys: str | list[str],
-        right_keys: str | list[str] | None = None,
-        join_type: str = "left outer",
-        left_suffix: str | None = None,
-        right_suffix: str | None = None,
-        coalesce_keys: bool = True,
-        use_threads: bool = True,
-    ) -> pads.InMemoryDataset:
-        """Join all rows with another dataset. The parameters are PyArrow's.
-
-        >>> import pyarrow.dataset as pads
-        >>> people = pads.dataset(pa.table({"customer": ["C042"], "city": ["Rome"]}))
-        >>> ds.filter("customer = 'C042'").join(people, "customer").count_rows()
-        6
-        """
-        return self.unindexed().join(
-            _unindexed(right_dataset),
-            keys,
-            right_keys=right_keys,
-            join_type=join_type,
-            left_suffix=left_suffix,
-            right_suffix=right_suffix,
-            coalesce_keys=coalesce_keys,
-            use_threads=use_threads,
-        )
-
-    def join_asof(
-        self,
-        right_dataset: pads.Dataset,
-        on: str,
-        by: str | list[str],
-        tolerance: int,
-        right_on: str | None = None,
-        right_by: str | list[str] | None = None,
-    ) -> pads.InMemoryDataset:
-        """Join all rows with the nearest rows of another dataset. The parameters are PyArrow's.
-
-        >>> import pyarrow.dataset as pads
-        >>> rates = pads.dataset(pa.table({"at": [10, 20], "customer": ["C011", "C021"]}))
-        >>> few = zb.dataset(table.sort_by("id"))
-        >>> few.join_asof(rates, "id", "customer", 5, "at").count_rows()
-        3000
-        """
-        return self.unindexed().join_asof(
-            _unindexed(right_dataset), on, by, tolerance, right_on=right_on, right_by=right_by
         )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -1299,7 +1210,3 @@ def _indices():
     from zonebloom.facade import indices
 
     return indices
-
-
-def _unindexed(dataset: pads.Dataset) -> pads.Dataset:
-    return dataset.unindexed() if isinstance(dataset, Dataset) else dataset
