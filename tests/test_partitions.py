@@ -335,3 +335,48 @@ def test_keys_of_a_path_column_are_looked_up(tmp_path, is_indexed):
             ]
             pairs = zip(found["key_index"].to_pylist(), found["id"].to_pylist(), strict=True)
             assert sorted(pairs) == sorted(expected)
+
+
+@pytest.mark.parametrize("is_indexed_before", [False, True])
+@pytest.mark.parametrize("kind", ["HASH", "BLOOMFILTER", "ZONEMAP"])
+def test_a_column_of_some_paths_is_read_from_the_other_files(tmp_path, kind, is_indexed_before):
+    """Files without a path value store the column. One file below a path lacks it, one lies."""
+    stored, count = 40_000, 300
+    pq.write_table(pa.table({"k": range(stored), "v": range(stored)}), tmp_path / "0.parquet")
+    for value in (5, 70_000):
+        (tmp_path / f"k={value}").mkdir()
+    in_path = pa.table({"v": range(stored, stored + count)})
+    pq.write_table(in_path, tmp_path / "k=5" / "1.parquet")
+    lying = in_path.append_column("k", pa.array([80_000] * count))
+    pq.write_table(lying, tmp_path / "k=70000" / "2.parquet")
+    arguments = {"number_of_items": 512, "global_filter": kind != "ZONEMAP"}
+    if is_indexed_before:
+        # This index holds the values that the files store.
+        plain = zb.dataset(str(tmp_path), partitioning=None)
+        plain.create_scalar_index("k", kind, number_of_items=512, global_filter=kind != "ZONEMAP")
+        assert plain.lookup("k", [80_000]).num_rows == count
+    partitioning = pads.partitioning(pa.schema({"k": pa.int64()}), flavor="hive")
+    ds = zb.dataset(str(tmp_path), partitioning=partitioning)
+    assert ds.schema.field("k").type == pa.int64()
+    if not is_indexed_before:
+        ds.create_scalar_index("k", kind, **arguments)
+        ds.validate_index("k_idx", sample="all")
+    values = np.concatenate([np.arange(stored), np.full(count, 5), np.full(count, 70_000)])
+    v = np.concatenate([np.arange(stored), *[np.arange(stored, stored + count)] * 2])
+    few = [5, 17, 39_999, 70_000, 80_000, 90_000]
+    for keys in (few, [*range(60_000, 90_000), 5, 17]):
+        expected = np.flatnonzero(np.isin(values, keys))
+        assert sorted(ds.lookup("k", keys)["v"].to_pylist()) == sorted(v[expected].tolist())
+        located = ds.locate("k", keys).drop_null()
+        assert located.num_rows == expected.size
+        assert sum(ds.files_with_keys("k", keys)["num_rows"].to_pylist()) == expected.size
+    for filter, wanted in [
+        ("k = 17", values == 17),
+        ("k = 5", values == 5),
+        ("k = 80000", values == 80_000),
+        ("k > 39990", values > 39_990),
+        ("NOT k < 60000", values >= 60_000),
+        ("k IN (5, 9, 70000)", np.isin(values, [5, 9, 70_000])),
+    ]:
+        assert ds.count_rows(filter) == wanted.sum(), filter
+    assert "k_idx" in str(ds.scanner(filter="k = 17").explain_plan())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -151,8 +151,30 @@ class Snapshot:
         """Return an index restricted to the files that did not change since it was built."""
         name = index.entry.name
         if name not in self._views:
-            self._views[name] = index.view(self.coverage.known_ids, self.universe)
+            known_ids = self.coverage.known_ids
+            columns = {path[0] for path in index.columns} & self.partition_values.columns
+            if columns:
+                known_ids = frozenset(
+                    present.fragment_id
+                    for present in self.fragments_for(columns)
+                    if present.is_known
+                )
+            self._views[name] = index.view(known_ids, self.universe)
         return self._views[name]
+
+    def fragments_for(self, columns: Collection[str]) -> Sequence[PresentFragment]:
+        """Return the files. Those whose path gives a value of the columns count as not indexed.
+
+        They may store other values than their paths give.
+        """
+        if self.partition_values.columns.isdisjoint(columns):
+            return self.fragments
+        return [
+            present
+            if self.source.constants(present.fragment).keys().isdisjoint(columns)
+            else present._replace(num_rows=None)
+            for present in self.fragments
+        ]
 
     def indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
         """Return the indices in which the hash of a value of a column can be looked up."""
@@ -175,8 +197,7 @@ class Snapshot:
     def _find_indices(self, path: tuple[str, ...]) -> ColumnIndices:
         leaf_type = find_leaf_type(self.source.schema, path)
         on_column = [index for index in self.indices.values() if index.entry.column == path]
-        # The files may store other values of partition columns than their paths.
-        if not on_column or path[0] in self.partition_values.columns:
+        if not on_column or path[0] in self.source.constant_columns():
             return ColumnIndices(leaf_type, ())
         misfits = [find_misfit(index.entry, self.source) for index in on_column]
         usable = [index for index, misfit in zip(on_column, misfits, strict=True) if misfit is None]

@@ -401,6 +401,22 @@ def test_deletes_apply_to_their_partition(catalog, tmp_path):
     check(new_table, without(want, 3))
 
 
+def test_a_column_that_became_a_partition_later_keeps_its_index(catalog, tmp_path):
+    new_table = catalog.create_table("n.t", schema=data(0, 1).schema)
+    new_table.append(data(0))
+    zb.dataset(new_table).create_scalar_index(["id", "part"], "HASH", number_of_items=16)
+    with new_table.update_spec() as update:
+        update.add_identity("id")
+    later = data(200, 3)
+    new_table.append(later)
+    ds = zb.dataset(new_table)
+    with pytest.warns(StaleIndexWarning):
+        assert set(ds.lookup("id", [3, 201, 999_999])["id"].to_pylist()) == {3, 201}
+    ds.optimize.optimize_indices()
+    assert "id_idx" in ds.scanner(filter="id = 3").explain_plan()
+    check(new_table, pa.concat_tables([data(0), later]), [3, 40, 201, 999_999])
+
+
 def test_deleted_rows_are_not_taken(table, tmp_path):
     ds = zb.dataset(table)
     [base] = (row["fragment_id"] << 32 for row in ds.locate("id", [41]).to_pylist())

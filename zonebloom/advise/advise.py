@@ -136,7 +136,7 @@ def advise(
         if columns is not None or token_rule is None or family(target.column.type) == "text"
     ]
     sample = _Sample(opened, parameters)
-    partition_columns = opened.source.partition_columns()
+    partition_columns = opened.source.constant_columns()
     refusals = {target: _refusal(target, name_counts, partition_columns) for target in targets}
     advice_by_target = sample.measure([target for target in targets if refusals[target] is None])
     advices = [

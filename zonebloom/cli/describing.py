@@ -77,7 +77,7 @@ def schema_command(source: OpenedSource) -> CommandAnswer:
     from zonebloom.index.row_keys.rules import columns_of_entry
 
     entries = source.opened.version.indices.values()
-    partition_columns = source.opened.source.partition_columns()
+    partition_columns = source.opened.source.constant_columns()
     columns = [
         {
             "name": field.name,

@@ -230,7 +230,7 @@ class RowValidation:
             ranges = self._ranges.filter(is_fragment)
         page_map = self._page_maps.get(fragment.fragment_id)
         # Values of partition columns come from the path, so no pages hold them.
-        is_in_path = self._column.path[0] in self._source.partition_columns()
+        is_in_path = self._column.path[0] in self._source.constants(fragment.fragment)
         if self._has_hashes and page_map is not None and not is_in_path:
             size, num_rows = fragment.identity.size, fragment.num_rows or 0
             pages = page_map.file_pages(fragment.fragment_id, size, num_rows)

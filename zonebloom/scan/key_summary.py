@@ -168,7 +168,7 @@ class FragmentKeyRanges:
 def fragment_key_ranges(snapshot: Snapshot, column: str, kind: pa.DataType) -> FragmentKeyRanges:
     """Return the key ranges of the fragments, with bounds of type ``kind``."""
     source, present = snapshot.source, snapshot.fragments
-    if column in source.partition_columns():
+    if column in source.constant_columns():
         value_type = decoded_type(source.schema.field(column).type)
         path_values = [source.constants(file.fragment).get(column) for file in present]
         partition_values = pa.array(path_values, value_type).cast(kind)

@@ -177,9 +177,9 @@ def locate_keys(
     opened: OpenedDataset, columns: Sequence[Column], given: Sequence[Any]
 ) -> KeyLocations:
     """Return the rows whose columns equal keys. ``given`` has one array of keys per column."""
-    partition_columns = opened.source.partition_columns()
+    constant_columns = opened.source.constant_columns()
     stored_numbers = [
-        number for number, column in enumerate(columns) if column.path[0] not in partition_columns
+        number for number, column in enumerate(columns) if column.path[0] not in constant_columns
     ]
     if not stored_numbers:
         raise InvalidArgument(
@@ -206,7 +206,7 @@ def locate_keys(
         numbering = [pool.submit(numbered_keys, keys) for keys in values]
         keys_by_column = dict(zip(columns, values, strict=True))
         present, candidates = _candidates(
-            opened, keys_by_column, partition_columns, key_search, pool
+            opened, keys_by_column, constant_columns, key_search, pool
         )
     places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in candidates)]
     codes, key_codes = shared_codes(
@@ -229,7 +229,7 @@ def locate_keys(
 def _candidates(
     opened: OpenedDataset,
     columns: Mapping[Column, pa.Array],
-    partition_columns: Collection[str],
+    constant_columns: Collection[str],
     key_search: ManyKeySearch | None,
     pool: ThreadPoolExecutor,
 ) -> tuple[Sequence[PresentFragment], list[_CandidateRows]]:
@@ -239,7 +239,7 @@ def _candidates(
     terms = [IsIn(column.path, keys) for column, keys in columns.items()]
     predicate = conjunction(terms)
     stored_columns = {
-        column: keys for column, keys in columns.items() if column.path[0] not in partition_columns
+        column: keys for column, keys in columns.items() if column.path[0] not in constant_columns
     }
     if key_search is None:
         paths = {column.path: keys for column, keys in columns.items()}

@@ -445,7 +445,7 @@ class OpenedDataset:
             )
         if not of_any_type:
             require_indexable(leaf, name)
-        if path[0] in self.source.partition_columns():
+        if path[0] in self.source.constant_columns():
             raise InvalidArgument(
                 f"column {name!r} is read from the paths of the files, not from their rows, and "
                 "scans skip files by it already; index another column"
@@ -457,7 +457,7 @@ class OpenedDataset:
 
     def key_column(self, name: str) -> Column:
         """Return a column in which keys are looked up. It may be a partition column."""
-        if name in self.source.partition_columns():
+        if name in self.source.constant_columns():
             return Column((name,), self.source.schema.field(name).type)
         return self.column(name)
 

@@ -165,6 +165,13 @@ def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _An
             leaf.column[0] in snapshot.partition_values.columns
         ):
             answer = _answer_by_partition(leaf, snapshot, search)
+            # Some files may store the column.
+            if snapshot.all_indices_of_column(leaf.column).indices:
+                index_answer = _answer_by_index(leaf, snapshot, search)
+                if isinstance(answer, str):
+                    answer = index_answer
+                elif not isinstance(index_answer, str):
+                    answer = _AllOf([answer, index_answer], universe)
         case _:
             answer = _answer_by_index(leaf, snapshot, search)
     if isinstance(answer, str):
@@ -264,13 +271,15 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
 def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
     """Return the key ranges of all files; see `Dataset.key_ranges`."""
     index, leaf_type = preferred_index(snapshot, column)
-    return fragment_ranges(snapshot.fragments, index.key_ranges(leaf_type), leaf_type)
+    present = snapshot.fragments_for([path[0] for path in index.columns])
+    return fragment_ranges(present, index.key_ranges(leaf_type), leaf_type)
 
 
 def global_filter(snapshot: Snapshot, column: str) -> GlobalFilter | None:
     """Return the filter over all keys of a column; see `Dataset.global_filter`."""
     index, leaf_type = preferred_index(snapshot, column)
-    return index.global_filter(leaf_type, snapshot.fragments)
+    present = snapshot.fragments_for([path[0] for path in index.columns])
+    return index.global_filter(leaf_type, present)
 
 
 class _Answer(ABC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +100,8 @@ class ColumnsReader:
         names: FieldNames | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
         data: pa.Buffer | None = None,
+        partition: pads.Expression | None = None,
+        constants: Mapping[str, Any] | None = None,
     ):
         self._format = format
         self._filesystem = filesystem
@@ -109,6 +111,8 @@ class ColumnsReader:
         self._names = names
         self._defaults = defaults or {}
         self._data = data
+        self._partition = partition
+        self._constants = constants or {}
         self._metadata: pq.FileMetaData | None = None
         # The opened file, if its bytes are in memory.
         self._file: pq.ParquetFile | None = None
@@ -192,7 +196,7 @@ class ColumnsReader:
         return self._filesystem.open_input_file(self._path)
 
     def _open_fragment(self) -> pads.Fragment:
-        return self._format.make_fragment(self._path, self._filesystem)
+        return self._format.make_fragment(self._path, self._filesystem, self._partition)
 
     def _fragment_batches(self, fragment: pads.Fragment) -> Iterator[list[pa.Array]]:
         projection = {
@@ -238,6 +242,8 @@ class ColumnsReader:
             self._schema,
             self._names,
             self._defaults,
+            partition=self._partition,
+            constants=self._constants,
         )
 
     def _checked_batches(
@@ -281,11 +287,18 @@ class ColumnsReader:
                 # A missing column or leaf gets the same values as in a scan.
                 leaf_of(batch.column(column.path[0]), column.path)
                 if stored
-                else missing_column(column.type, batch.num_rows, self._defaults.get(column.name))
+                else missing_column(column.type, batch.num_rows, self._default_of(column))
                 for column, stored in zip(columns, is_stored, strict=True)
             ]
 
+    def _default_of(self, column: Column) -> pa.Scalar | None:
+        if column.path[0] in self._constants:
+            return pa.scalar(self._constants[column.path[0]], column.type)
+        return self._defaults.get(column.name)
+
     def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
+        if column.path[0] in self._constants:
+            return False
         fields: pa.Schema | pa.StructType = schema
         for name in column.path[:-1]:
             if not fields.get_all_field_indices(name):
@@ -349,6 +362,8 @@ def columns_reader(
         fragment.names,
         fragment.defaults,
         data,
+        fragment.partition,
+        source.constants(fragment),
     )
 
 

@@ -145,9 +145,22 @@ class Source:
         return posixpath.join(self.root, key)
 
     def partition_columns(self) -> set[str]:
-        """Return the columns whose values come from the paths of files, not from their content."""
+        """Return the columns whose values come from the paths of files, not from their content.
+
+        Other files may store such a column; see `constant_columns`.
+        """
         partitioned = (fragment for fragment in self.fragments if fragment.partition is not None)
         return {name for fragment in partitioned for name in self.constants(fragment)}
+
+    def constant_columns(self) -> set[str]:
+        """Return the partition columns that no file has to be read for."""
+        columns: set[str] | None = None
+        for fragment in self.fragments:
+            names = self.constants(fragment).keys()
+            columns = set(names) if columns is None else columns & names
+            if not columns:
+                break
+        return columns or set()
 
     def field_of(self, column: tuple[str, ...]) -> tuple[str, ...]:
         """Return what identifies a column after renaming, or the column itself."""
