@@ -103,7 +103,6 @@ def start(*arguments: str, path=str(ROOT), stdin=None, **environment):
             "lookup",
             "ls",
             "refresh",
-            "rewrite",
             "schema",
             "stats",
             "vacuum",
@@ -123,7 +122,7 @@ def test_help_lists_every_command(run):
     from zonebloom.cli.commands import zonebloom
 
     # The test above names every command, so a new command must be added there.
-    assert len(zonebloom.commands) == 17
+    assert len(zonebloom.commands) == 15
     _, out, _ = run("--help")
     for name in zonebloom.commands:
         (line,) = (line for line in out.splitlines() if line.split()[:1] == [name])

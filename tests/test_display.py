@@ -27,12 +27,8 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.results import (
     Adopted,
-    ColumnLayout,
     EmbeddedDescription,
-    LayoutAdvice,
     Refreshed,
-    Rewritten,
-    RewrittenFile,
     ScanStats,
 )
 from zonebloom.scan.plan import FileZones
@@ -72,8 +68,6 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
     bloom.insert([1, 2, 3])
     keyed = zb.dataset(pa.table({"a": [1, 2]}))
     keyed.create_scalar_index("a", global_filter=True, spark=False)
-    column_layout = ColumnLayout(("id",), True, 9000, 9000, 9000, 2048, 10**6, 10**5, 0, "large")
-    written = RewrittenFile("a.parquet", 10, 200, 100)
     return {
         "Dataset": ds,
         "opened": ds.opened,
@@ -86,10 +80,6 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
         "advise": ds.advise(),
         "one advice": ds.advise("id")[0],
         "estimate of a kind": ds.advise("id")["id"].estimate("HASH"),
-        "file layout": LayoutAdvice(2, 2, 9000, (column_layout,), ("large",)),
-        "layout of a column": column_layout,
-        "rewrite": Rewritten("new", (written,)),
-        "rewritten file": written,
         "scanner": scanner,
         "all of it": ds.scanner(),
         "plan": scanner.plan(),

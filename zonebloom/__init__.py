@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from zonebloom.building.request import IndexConfig
     from zonebloom.facade.dataset import Dataset
     from zonebloom.facade.opening import dataset
-    from zonebloom.facade.rewriting import rewrite
     from zonebloom.parquet.encryption_keys import ParquetKeys
     from zonebloom.sbbf.filter import Sbbf
     from zonebloom.storage.encryption import Encryption
@@ -62,7 +61,6 @@ __all__ = [
     "SearchResult",
     "dataset",
     "errors",
-    "rewrite",
     "warmup",
 ]
 
@@ -76,7 +74,6 @@ _MODULES = {
     "Sbbf": "zonebloom.sbbf.filter",
     "SearchResult": "zonebloom.base.row_ranges",
     "dataset": "zonebloom.facade.opening",
-    "rewrite": "zonebloom.facade.rewriting",
 }
 
 

@@ -15,14 +15,12 @@ from zonebloom.base.display import DisplayedDict as Figures
 from zonebloom.base.display import DisplayedList as Rows
 from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
-from zonebloom.building.rewrite import Rewritten, RewrittenFile
 from zonebloom.catalog.vacuum import Vacuumed
 from zonebloom.facade.fragments import CandidateFragment
 from zonebloom.facade.optimizer import DatasetOptimizer
 from zonebloom.index.describe import EmbeddedDescription, IndexDescription
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.validate import ValidatedIndex
-from zonebloom.parquet.layout_advice import ColumnLayout, LayoutAdvice
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.plan import ScanStats
 from zonebloom.scan.scanner import Scanner
@@ -32,18 +30,14 @@ __all__ = [
     "Advice",
     "Advices",
     "CandidateFragment",
-    "ColumnLayout",
     "DatasetOptimizer",
     "EmbeddedDescription",
     "Figures",
     "GlobalFilter",
     "IndexDescription",
     "KindEstimate",
-    "LayoutAdvice",
     "PlanText",
     "Refreshed",
-    "Rewritten",
-    "RewrittenFile",
     "Rows",
     "ScanPlan",
     "ScanStats",

@@ -29,7 +29,6 @@ PARTS = (
     "nested",
     "short",
     "patches",
-    "rewrites",
     "foreign",
     "wide",
     "drift",

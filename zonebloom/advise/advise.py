@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, with_verdict
 from zonebloom.advise.kinds import ZoneSample, bloom_estimate, hash_estimate
-from zonebloom.advise.layout import KeyColumn, advise_layout
 from zonebloom.advise.sample import (
     Overlaps,
     draw_zones,
@@ -27,7 +26,7 @@ from zonebloom.advise.sample import (
 )
 from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table, unwrap_extensions
-from zonebloom.base.row_ranges import OFFSET_BITS
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
@@ -38,7 +37,10 @@ from zonebloom.index.row_keys.rules import VALUES, ElementRule, EntryRule, KeyRu
 from zonebloom.index.row_keys.tokens import TRIGRAMS, WORDS, distinct_hashes
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
-from zonebloom.parquet.layout_advice import LayoutAdvice
+from zonebloom.parquet.field_names import pages_with_names
+from zonebloom.parquet.file_layout import FilePages, PageLocations
+from zonebloom.parquet.footer import read_footer
+from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.sbbf.sizing import (
     DEFAULT_ZONE_PROBABILITY,
@@ -49,10 +51,12 @@ from zonebloom.sbbf.sizing import (
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.page_sizes import page_size_line
 from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_addresses
 from zonebloom.sources.column_batches import Column, Run, columns_reader
-from zonebloom.storage.files import ReadCounter, counting_filesystem
+from zonebloom.storage.files import FILE_ERRORS, ReadCounter, counting_filesystem
+from zonebloom.storage.random_access import FragmentFile
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.normal_types import hashed_type, hashed_values, key_range_type
 from zonebloom.values.types import family
@@ -147,11 +151,10 @@ def advise(
         for target in targets
     ]
     keys = [
-        KeyColumn(target.column, _hardly_repeats(advice, number_of_items))
+        target.column.path
         for target, advice in zip(targets, advices, strict=True)
         if advice.is_worth_it and target.rule == VALUES
     ]
-    layout = sample.judge_layout(keys)
     return Advices(
         tuple(advices),
         *sample.size,
@@ -159,15 +162,9 @@ def advise(
         len(sample.zones),
         sample.counter.num_bytes,
         time.perf_counter() - start_time,
-        layout,
+        sample.page_size_line(keys),
         probability,
     )
-
-
-def _hardly_repeats(advice: Advice, number_of_items: int) -> bool:
-    """Return whether at least half of the values in a zone are distinct."""
-    num_rows = min(number_of_items, advice.num_rows) * (1 - (advice.null_share or 0))
-    return (advice.distinct_per_zone or 0) >= num_rows / 2
 
 
 def _targets(
@@ -234,6 +231,19 @@ def _refusal(
 
 def _not_indexable(reason: str) -> tuple[str, str]:
     return f"{NOT_INDEXABLE}: {reason}", reason
+
+
+def _located_pages(file: FragmentFile, present: PresentFragment) -> FilePages:
+    """Return the pages of a file, which are located by their headers if it has no offset index."""
+    pages = pages_with_names(read_footer(file.num_bytes, file.read), present.fragment.names)
+
+    def locate(row_group: int, leaf: int) -> PageLocations | None:
+        group = pages.row_groups[row_group]
+        return pages.locations(row_group, leaf) or walk_pages(
+            file.read, group.chunks[leaf], group.num_rows
+        )
+
+    return pages.with_locate(locate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +342,23 @@ class _Sample:
     def size(self) -> tuple[int, int]:
         return self.num_rows, self.num_zones
 
-    def judge_layout(self, keys: Sequence[KeyColumn]) -> LayoutAdvice | None:
-        """Return the judgement on the layout of the files for lookups of some columns."""
-        return advise_layout(self._snapshot, keys, self._parameters.number_of_items, self.counter)
+    def page_size_line(self, columns: Sequence[tuple[str, ...]]) -> str:
+        """Return a line about the pages of some columns in the file of the first zones, or ""."""
+        if not (columns and self.zones and self._source.is_parquet) or self._source.is_in_memory:
+            return ""
+        present = self.zones[0].fragment
+        rows = [
+            RowRanges([(zone.start, zone.stop)]) for zone in self.zones if zone.fragment is present
+        ]
+        try:
+            with FragmentFile(
+                self._source.filesystem, present.fragment.path, present.identity, self.counter
+            ) as file:
+                pages = self._snapshot.pages(present) or _located_pages(file, present)
+                return page_size_line([(pages, zone) for zone in rows], columns)
+        except (FragmentUnreadable, *FILE_ERRORS):
+            # Encrypted and damaged files are not judged. Reading them raises an error.
+            return ""
 
     def measure(self, targets: Sequence[Target]) -> dict[Target, Advice]:
         """Return the advice on each target, by the values in the sampled zones."""

@@ -13,7 +13,6 @@ from zonebloom.base.text import bytes_text, table_text
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound
 from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, DEFAULT_ZONE_ROWS
-from zonebloom.parquet.layout_advice import LayoutAdvice
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
 
 INDEX = "index"
@@ -154,9 +153,9 @@ class Advices(Displayed, Sequence[Advice]):
         Bytes of data files that were read.
     seconds : float
         The duration of the call.
-    file_layout : LayoutAdvice or None
-        The judgement on how the files are laid out for lookups of the columns that are worth an
-        index, and of whole rows. None if no column is, or if the files are not Parquet.
+    page_sizes : str
+        A line about the pages of the columns that are worth an index, if smaller pages would make
+        lookups much cheaper, else "".
     probability : float
         The target false positive probability of a zone of the kind "BLOOMFILTER".
 
@@ -178,7 +177,7 @@ class Advices(Displayed, Sequence[Advice]):
     sampled_zones: int
     read_bytes: int
     seconds: float
-    file_layout: LayoutAdvice | None = None
+    page_sizes: str = ""
     probability: float = DEFAULT_ZONE_PROBABILITY
 
     def __len__(self) -> int:
@@ -259,15 +258,14 @@ class Advices(Displayed, Sequence[Advice]):
 
     @property
     def reasons(self) -> list[str]:
-        """Lines with the reasons of the verdicts, of the kinds, and of the judgement on files."""
+        """Lines with the reasons of the verdicts and of the kinds, and about the sizes of pages."""
         columns: dict[str, list[str]] = {}
         for advice in self.advices:
             if advice.index_type is not None:
                 reason = f"{advice.index_type}, because {advice.why_index_type}"
                 columns.setdefault(reason, []).append(advice.column)
         kinds = [f"{', '.join(names)}: {reason}" for reason, names in columns.items()]
-        layout = [] if self.file_layout is None else self.file_layout.lines
-        return [*map(str, self.advices), *kinds, *(f"file layout: {line}" for line in layout)]
+        return [*map(str, self.advices), *kinds, *([self.page_sizes] if self.page_sizes else [])]
 
     def __repr__(self) -> str:
         return f"<Advices: index {', '.join(self.worth_it) or 'no column'}; {self._title()}>"

@@ -176,7 +176,7 @@ def advise_command(
 
     The command also says which kind of index is better, and if the pages of the files are too
     large for lookups. As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates,
-    verdict, why, index_type and kinds of each), commands, file_layout, read (bytes, seconds).
+    verdict, why, index_type and kinds of each), commands, page_sizes, read (bytes, seconds).
     """
     from zonebloom.advise.advise import advise
 
@@ -201,7 +201,7 @@ def advise_command(
             "sampled_zones": advices.sampled_zones,
             "columns": list(advices),
             "commands": commands,
-            "file_layout": advices.file_layout,
+            "page_sizes": advices.page_sizes,
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
         "\n".join([*table, *advices.reasons, *commands]),

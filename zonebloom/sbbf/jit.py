@@ -39,8 +39,8 @@ LOCK_NAME = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode()
 class CacheLock:
     """The lock on Numba's cache, for processes and threads.
 
-    The package filelock is not used here, because it takes long to import, and because importing
-    it while another thread forks the process fails.
+    The package filelock takes long to import, and importing it fails while another thread forks the
+    process.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,6 @@ from zonebloom.predicates.ast import replace_leaves
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
 
 if TYPE_CHECKING:
-    from zonebloom.parquet.layout_advice import LayoutAdvice
     from zonebloom.sources.source import Source
 
 _MAX_SHOWN_FRAGMENTS = 5
@@ -221,24 +220,24 @@ class PlanText(Displayed, str):
     plan : ScanPlan
     stats : ScanStats or None
         Statistics of the run, or None if the scan was only planned.
-    file_layout : LayoutAdvice or None
-        The judgement on how the files that were read in part are laid out. None if the scan was
-        only planned, or if it read no file whose pages the index knows.
+    page_sizes : str
+        A line about the pages of the files that were read in part, if smaller pages would have made
+        the run much cheaper, else "".
     """
 
     plan: ScanPlan
     stats: ScanStats | None
-    file_layout: LayoutAdvice | None
+    page_sizes: str
 
     def __new__(
         cls,
         plan: ScanPlan,
         stats: ScanStats | None = None,
-        file_layout: LayoutAdvice | None = None,
+        page_sizes: str = "",
     ) -> PlanText:
-        facts = [] if stats is None else [*_stats_facts(stats), *_layout_facts(file_layout)]
+        facts = [] if stats is None else _stats_facts(stats, page_sizes)
         text = super().__new__(cls, "\n".join([str(plan), *(f"  {fact}" for fact in facts)]))
-        text.plan, text.stats, text.file_layout = plan, stats, file_layout
+        text.plan, text.stats, text.page_sizes = plan, stats, page_sizes
         return text
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -251,15 +250,11 @@ class PlanText(Displayed, str):
         read, every = self.stats.data_bytes, self.plan.all_bytes
         words = f"{bytes_text(read)} read, {bytes_text(every)} in all files"
         bars = [Strip("bytes read", words, every, bounds_up_to(read))] if every else []
-        facts = [*_stats_facts(self.stats), *_layout_facts(self.file_layout)]
+        facts = _stats_facts(self.stats, self.page_sizes)
         return self.plan.html(facts, bars)
 
 
-def _layout_facts(layout: LayoutAdvice | None) -> list[str]:
-    return [] if layout is None else [f"file layout: {line}" for line in layout.lines]
-
-
-def _stats_facts(stats: ScanStats) -> list[str]:
+def _stats_facts(stats: ScanStats, page_sizes: str) -> list[str]:
     return [
         f"rows found: {stats.rows_found:,}",
         f"data read: {bytes_text(stats.data_bytes)} "
@@ -277,6 +272,7 @@ def _stats_facts(stats: ScanStats) -> list[str]:
             f"row groups decoded by pyarrow: {', '.join(sorted(names))} ({reason})"
             for reason, names in _by_reason(stats.by_pyarrow).items()
         ),
+        *([page_sizes] if page_sizes else []),
         f"index read: {bytes_text(stats.index_bytes)}",
         f"time: {time_text(stats.seconds)}",
     ]

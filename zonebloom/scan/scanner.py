@@ -23,7 +23,7 @@ from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.base.process_bound import ProcessBound
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import Equals, IsIn, is_same_filter
-from zonebloom.predicates.ast import TypeRequirement
+from zonebloom.predicates.ast import TypeRequirement, probed_columns
 from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
@@ -253,15 +253,27 @@ class Scanner(ProcessBound, Displayed):
         >>> ran.stats.rows_read
         100
         """
-        # A lookup does not need this module, so load it only here.
-        from zonebloom.scan.judged_layout import judge_scan
-
         plan = self._plan(is_described=True)
         stats = ScanStats()
         for _ in self._run(stats, plan):
             pass
-        layout = judge_scan(plan, self._request, self._source, stats.rows_found)
-        return PlanText(plan, stats, layout)
+        return PlanText(plan, stats, self._page_size_line(plan))
+
+    def _page_size_line(self, plan: ScanPlan) -> str:
+        """Return a line about the pages in which a plan searches rows, or ""."""
+        # A lookup does not need this module, so load it only here.
+        from zonebloom.scan.page_sizes import page_size_line
+
+        request = self._request
+        if request.limit is not None or request.predicate is None:
+            # A scan with a limit may stop before it reads all of them.
+            return ""
+        parts = [
+            (part.pages, part.rows)
+            for part in plan.fragments
+            if part.pages is not None and part.rows
+        ]
+        return page_size_line(parts, probed_columns(request.predicate))
 
     def __str__(self) -> str:
         request, columns = self._request, self._request.columns

@@ -29,7 +29,6 @@ from zonebloom.spark.versions import HAS_PYTHON_SOURCES, spark_context
 # The versions in pyproject.toml. `send_package` cannot send these packages, because they contain
 # compiled code.
 REQUIREMENTS = {
-    "filelock": "3.12",
     "numba": "0.61",
     "numpy": "2.0",
     "pyarrow": "26",
@@ -111,7 +110,7 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     Examples
     --------
     >>> sorted(zs.check_executors(spark).workers[0].versions)
-    ['filelock', 'numba', 'numpy', 'pyarrow', 'sqlglot', 'xxhash', 'zonebloom']
+    ['numba', 'numpy', 'pyarrow', 'sqlglot', 'xxhash', 'zonebloom']
     """
     num_tasks = 2 * (parallelism(spark) or _ASSUMED_CONNECT_CORES)
     job = spark.range(0, num_tasks, 1, num_tasks)
