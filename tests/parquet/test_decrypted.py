@@ -350,7 +350,7 @@ def test_other_engines_read_by_the_same_keys(tmp_path):
 def test_pyarrow_reads_by_the_same_keys(tmp_path):
     write(tmp_path / "0.parquet", rows(), by_kms())
     keys = zb.ParquetKeys(Kms, encryption.KmsConnectionConfig(key_access_token="token"))
-    for parquet_keys in (keys, pickle.loads(pickle.dumps(keys))):
+    for parquet_keys in (keys, pickle.loads(pickle.dumps(zb.ParquetKeys(Kms)))):
         ds = pads.dataset(tmp_path, format=parquet_keys.format)
         assert ds.to_table().equals(rows())
         assert zb.dataset(ds, parquet_keys=parquet_keys).to_table().equals(rows())

@@ -12,13 +12,16 @@ import pytest
 from helpers import index_folder
 from pyarrow.parquet import encryption
 from pyspark.cloudpickle import dumps
+from seams import set_constant
 from spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, NotPicklable
 from zonebloom.spark.data_source import ZoneBloomReader
+from zonebloom.spark.jobs import pickle_for_workers
 from zonebloom.spark.pruning.prune_plan import Reason
+from zonebloom.spark.tagging import locate
 
 pytest.importorskip("cryptography")
 
@@ -34,11 +37,11 @@ def lake(tmp_path):
     return str(tmp_path)
 
 
-def write(folder):
+def write(folder, **options):
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
         table = pa.table({"id": ids, "text": [f"t{i}" for i in ids]})
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROWS // 2)
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROWS // 2, **options)
 
 
 @contextlib.contextmanager
@@ -75,7 +78,9 @@ def require_no_key(data):
 
 
 def test_leaked_keys_are_noticed():
-    for data in (KEY, pickle.dumps(KEYS), base64.b64encode(b"..." + pickle.dumps(KEYS))):
+    pickled = pickle_for_workers(KEYS)
+    assert pickle.loads(pickled) == KEYS
+    for data in (KEY, pickled, base64.b64encode(b"..." + pickled)):
         with pytest.raises(AssertionError):
             require_no_key(data)
 
@@ -100,6 +105,28 @@ def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
     assert [scan.collect() for scan in scans] == [wanted] * 3
     with pytest.raises(Exception, match="encryption is '99'"):
         spark.read.format("zonebloom").option("encryption", "99").load(lake)
+
+
+def test_tasks_get_keys_that_do_not_pickle(spark, tmp_path, tmp_path_factory):
+    """Tasks of a build get both kinds of keys, and those that locate keys read encrypted files."""
+    sealed = encryption.create_encryption_properties(KEY)
+    write(tmp_path, encryption_properties=sealed)
+    by_function = zb.Encryption("a", lambda key_id: KEY)
+    ds = zb.dataset(tmp_path, encryption=by_function, parquet_keys=zb.ParquetKeys(KEY))
+    with pytest.raises(NotPicklable):
+        dumps(ds)
+    frames = []
+    with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
+        ds.create_scalar_index("id", spark=spark)
+        frames.append(zs.tag_location(spark.range(142, 144), ds, "id"))
+        assert {row.id: row.row_offset for row in frames[0].collect()} == {142: 42, 143: 43}
+        keys = spark.range(0, 300, 1).where("id >= 142")
+        with pytest.MonkeyPatch.context() as patched:
+            # Let tasks read the candidates, and not the driver.
+            set_constant(patched, locate, "_MAX_DRIVER_ROWS", -1)
+            frames.append(zs.tag_location(keys, ds, "id"))
+            assert frames[1].where("row_offset >= 0").count() == 158
+    assert ds.count_rows("id = 142") == 1
 
 
 def test_joins_use_an_encrypted_index(spark, lake, tmp_path_factory):

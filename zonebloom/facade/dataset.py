@@ -74,19 +74,18 @@ class Dataset(pads.UnionDataset, Displayed):
         By all methods, if an argument is invalid, a column or index does not exist, or a filter
         cannot be read.
     NotPicklable
-        By ``pickle`` and ``cloudpickle``, if the pickle would contain a key or credential in clear
-        text.
+        By ``pickle`` and ``cloudpickle``, if the dataset holds keys of encryption in clear.
 
     Notes
     -----
     The pickle of a dataset contains its arguments, the names of its files and the number of its
     catalog version. Another process opens the same files and the same index, even if files were
-    added since. Keys in clear text are never pickled: give functions that find them (`Encryption`,
-    `ParquetKeys`), and let file systems take credentials from the environment. pyarrow drops the
-    keys of encrypted files when it pickles a ``pyarrow.dataset.Dataset``. The pickle contains the
-    files of a Delta or Iceberg table but not the table object, so there `refresh` keeps the
-    table's version. A table in memory is pickled with its index. Scanners and plans cannot be
-    pickled.
+    added since. Keys in clear text are never pickled: give importable functions that find them
+    (`Encryption`, `ParquetKeys`). A file system or URI is pickled with the credentials that it was
+    given, so let it take them from the environment. pyarrow drops the keys of encrypted files when
+    it pickles a ``pyarrow.dataset.Dataset``. The pickle contains the files of a Delta or Iceberg
+    table but not the table object, so there `refresh` keeps the table's version. A table in memory
+    is pickled with its index. Scanners and plans cannot be pickled.
 
     The base class comes from ``pyarrow.dataset``, which imports pandas if it is installed. So the
     first dataset of a process takes a quarter of a second longer with pandas than without. Reads

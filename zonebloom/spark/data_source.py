@@ -90,13 +90,22 @@ def register_for(
             s3a = registered.s3a
         numbers = [number for number, value in registered.keys.items() if value == encryption]
         number = numbers[0] if numbers else str(len(registered.keys))
-        keys = registered.keys if encryption is None else {**registered.keys, number: encryption}
+        keys = registered.keys
+        if encryption is not None:
+            keys = _SessionKeys({**keys, number: encryption})
         if anew or state.source is None or (s3a, keys) != (registered.s3a, registered.keys):
             # Secrets are attributes of the class, because options would appear in query plans.
             source = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
             register_source(spark, source if s3a or keys else ZoneBloomSource)
             state.source = source
     return None if encryption is None else number
+
+
+class _SessionKeys(dict[str, Encryption]):
+    """The keys of a session. Spark pickles them on the way to the process that plans a load."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _SessionKeys, (Sealed(dict(self)),)
 
 
 class ZoneBloomReader(DataSourceReader):

@@ -1,11 +1,13 @@
 """Run Python functions and build tasks on Spark's executors.
 
 Functions travel with the version of the package. Executors with another version refuse them.
+`pickle_for_workers` alone pickles keys of encryption in clear.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import threading
 import uuid
@@ -17,11 +19,12 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.cloudpickle import dumps
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.base.key_holder import KeyHolder
 from zonebloom.base.version import __version__
 from zonebloom.building.builder import Engine
 from zonebloom.building.tasks import TrainedTask, TrainTask
@@ -41,6 +44,26 @@ _MAX_BYTES_PER_SPARK_TASK = 1 << 30
 _KERNEL_MODULES = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
 
 
+class _WorkerPickler(cloudpickle.CloudPickler):
+    """A pickler that also pickles objects that hold keys in clear."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, KeyHolder):
+            return obj.reduce_with_keys()
+        return super().reducer_override(obj)
+
+
+def pickle_for_workers(content: Any) -> bytes:
+    """Pickle what Spark's workers need, with the keys of encryption in clear.
+
+    Workers need the keys to write an encrypted index and to read encrypted files. The bytes must
+    go nowhere else: they are rows and functions of jobs, which no plan or event log shows.
+    """
+    stream = io.BytesIO()
+    _WorkerPickler(stream).dump(content)
+    return stream.getvalue()
+
+
 class Sealed:
     """A wrapper that pickles its content as a version and bytes, and unpickles as the content.
 
@@ -51,7 +74,7 @@ class Sealed:
         self._content = content
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return unsealed, (__version__, dumps(self._content))
+        return unsealed, (__version__, pickle_for_workers(self._content))
 
 
 def unsealed(version: str, content: bytes) -> Any:
@@ -94,7 +117,7 @@ def task_frame(
         importlib.import_module(f"zonebloom.{name}")
     count = len(tasks)
     # Spark makes a partition from each chunk of a large table, so each task is a chunk.
-    contents = pa.chunked_array([[dumps(task)] for task in tasks], pa.binary())
+    contents = pa.chunked_array([[pickle_for_workers(task)] for task in tasks], pa.binary())
     frame = frame_of_arrow(spark, pa.table({"id": range(count), "content": contents}))
     if num_spark_tasks > max(parallelism(spark), 1):
         # A broadcast join sends the tasks once to each executor, and each Spark task picks its own.

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base.arguments import invalid_secret
+from zonebloom.base.key_holder import KeyHolder, is_importable
 from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
 from zonebloom.storage.files import (
     OutputStream,
@@ -51,7 +52,7 @@ KEY_SIZES = (16, 24, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class Encryption:
+class Encryption(KeyHolder):
     """The keys that encrypt an index: its filters, key ranges, page maps and lists of files.
 
     Parameters
@@ -62,8 +63,8 @@ class Encryption:
     keys : Mapping of str to bytes, or callable
         The keys by their ids, 16, 24 or 32 bytes each, for AES-128, -192 or -256. A callable
         takes an id and returns the key, for example from a key store. It raises KeyError for an
-        unknown id. A dataset pickles only with a callable, which is pickled instead of the keys.
-        Builds on Spark pickle the dataset.
+        unknown id. A dataset pickles only with a function that can be imported, whose name is
+        pickled instead of the keys. The tasks of builds on Spark get the keys in any case.
 
     Raises
     ------
@@ -110,8 +111,12 @@ class Encryption:
 
     @property
     def holds_keys(self) -> bool:
-        """Return whether a pickle of this object holds keys in clear."""
-        return not callable(self.keys)
+        """Return whether a pickle of this object could contain keys in clear."""
+        return not is_importable(self.keys)
+
+    def reduce_with_keys(self) -> tuple[Any, ...]:
+        """Return what `__reduce__` returns, with all keys."""
+        return Encryption, (self.key_id, self.keys)
 
     def key(self, key_id: str) -> bytes:
         """Return the key of an id. Raise `EncryptedIndex` if it is missing or of a wrong size."""
