@@ -4,8 +4,9 @@
     NumPy arrays, pandas Series and Index                                 by their exact dtype
     other iterables, and single values                                    value by value
 
-`pyarrow.array` alone is not exact. It cuts the nanoseconds of pandas scalars, drops the time of a
-datetime beside a date, drops the zone of a time, and ignores the multiple in ``datetime64[25s]``.
+`pyarrow.array` converts them, except where it is not exact: it cuts the nanoseconds of pandas
+scalars, drops the time of a datetime beside a date, drops the zone of a time, rounds a float16
+beside an integer, wraps large dates, and ignores the multiple in ``datetime64[25s]``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import datetime as dt
 import math
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -31,16 +31,8 @@ from zonebloom.errors import InvalidArgument
 _MAX_SHORT = 1024
 _STRUCT_ID = pa.struct([]).id
 _ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError)
-_ATTOSECONDS = {
-    **{"W": 604_800 * 10**18, "D": 86_400 * 10**18, "h": 3600 * 10**18, "m": 60 * 10**18},
-    **{"s": 10**18, "ms": 10**15, "us": 10**12, "ns": 10**9, "ps": 10**6, "fs": 1000, "as": 1},
-}
-# Python's own times are microseconds, so values that need no other unit get this one.
-_PREFERRED_UNITS = ("us", "ns", "ms", "s")
-_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
+_ARROW_UNITS = ("s", "ms", "us", "ns")
 _UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# pandas' scalars have one of these methods.
-_TO_NUMPY = ("to_datetime64", "to_timedelta64")
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
@@ -64,10 +56,7 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     try:
         array = _one_array(_from_python(values) if is_list else _from_container(values))
     except _ERRORS as error:
-        raise InvalidArgument(
-            f"{parameter} is {arguments.short_repr(values)}, which pyarrow cannot convert to an "
-            f"array exactly ({_error_text(error)}); give values of one type"
-        ) from None
+        raise _refusal(values, parameter, "an array", error) from None
     if array is None:
         raise arguments.invalid_value(values, parameter, "give a list or an array")
     if array.type.id != _STRUCT_ID:
@@ -108,10 +97,7 @@ def to_scalar(value: Any, parameter: str) -> pa.Scalar:
     try:
         return _from_python([value])[0]
     except _ERRORS as error:
-        raise InvalidArgument(
-            f"{parameter} is {arguments.short_repr(value)}, which pyarrow cannot convert to a "
-            f"scalar exactly ({_error_text(error)})"
-        ) from None
+        raise _refusal(value, parameter, "a scalar", error) from None
 
 
 def is_data_frame(values: object) -> bool:
@@ -124,8 +110,18 @@ def is_data_frame(values: object) -> bool:
     return any(isinstance(frame, type) and isinstance(values, frame) for frame in frames)
 
 
-def _error_text(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+def _refusal(value: Any, parameter: str, target: str, error: BaseException) -> InvalidArgument:
+    if hasattr(value, "dtype"):
+        types = str(value.dtype)
+    else:
+        is_list = isinstance(value, list | tuple | set)
+        types = _names(set(map(type, value)) if is_list else {type(value)})
+    reason = " ".join(str(error).split())[:200]
+    return InvalidArgument(
+        f"{parameter} is {arguments.short_repr(value)}, which pyarrow cannot convert to {target} "
+        f"exactly ({types}: {reason}); give numbers, text, bytes, UUIDs, dates or times of one "
+        "type, or Arrow data"
+    )
 
 
 def _table_refusal(
@@ -189,8 +185,6 @@ def _from_pandas(values: Any, pandas: Any) -> pa.Array | pa.ChunkedArray:
         categories = _one_array(_from_pandas(array.categories, pandas))
         codes = pa.array(array.codes, mask=array.codes < 0)
         return pa.DictionaryArray.from_arrays(codes, categories)
-    if isinstance(dtype, pandas.SparseDtype):
-        return _from_pandas(pandas.Series(np.asarray(array)), pandas)
     is_exact = isinstance(dtype, pandas.DatetimeTZDtype) or hasattr(array, "__arrow_array__")
     if is_exact or (isinstance(dtype, np.dtype) and dtype.kind in "biufmM"):
         return pa.array(values)
@@ -206,73 +200,94 @@ def _from_numpy(values: np.ndarray) -> pa.Array:
         is_valid = ~np.ma.getmaskarray(values)
         positions = pa.array(np.cumsum(is_valid) - 1, mask=~is_valid)
         return _from_numpy(values.compressed()).take(positions)
-    if values.ndim != 1:
-        raise ValueError(f"it has {values.ndim} dimensions")
     kind = values.dtype.kind
     if kind in "OSU":
         # pyarrow cuts texts and bytes of NumPy at the first NUL.
         return _from_python(values.tolist())
-    if kind in "mM":
-        return _from_numpy_times(values)
-    if kind == "f" and values.dtype.itemsize > 8:
-        values = _cast_exactly(values, np.float64)
-    return pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return _from_numpy_times(values) if kind in "mM" else pa.array(values)
 
 
 def _from_numpy_times(values: np.ndarray) -> pa.Array:
-    """Convert datetime64 or timedelta64 values of any unit to a unit of Arrow, exactly."""
+    """Convert datetime64 or timedelta64 values of a unit that Arrow has."""
     kind, (unit, step) = values.dtype.kind, np.datetime_data(values.dtype)
-    if unit in _PREFERRED_UNITS and step == 1 and values.dtype.isnative:
-        return pa.array(values)
-    is_null = np.isnat(values)
-    if is_null.all():
-        return pa.nulls(values.size, pa.timestamp("s") if kind == "M" else pa.duration("s"))
-    if unit == "generic" or (kind == "m" and unit in "YM"):
-        raise ValueError(f"{values.dtype} has no fixed length")
-    if unit in ("Y", "M", "W", "D") and kind == "M":
-        days = _cast_exactly(values, "M8[D]").astype(np.int64)
-        days[is_null] = 0
-        if np.abs(days).max(initial=0) < 2**31:
-            return pa.array(days.astype(np.int32), pa.int32(), mask=is_null).cast(pa.date32())
-    if unit not in _PREFERRED_UNITS:
-        unit = "ns" if unit in ("ps", "fs", "as") else "s"
-    return pa.array(_cast_exactly(values, f"{kind}8[{unit}]"))
+    is_unit = unit in _ARROW_UNITS
+    if (kind, unit) == ("M", "D"):
+        # pyarrow wraps dates that need more than 32 bits.
+        is_unit = bool((np.isnat(values) | (np.abs(values.astype(np.int64)) < 2**31)).all())
+    if not is_unit or step != 1:
+        raise ValueError(f"{values.dtype} is no unit of Arrow; cast it to {kind}8[s]")
+    return pa.array(values)
 
 
-def _cast_exactly(values: np.ndarray, dtype: Any) -> np.ndarray:
-    cast = values.astype(dtype)
-    is_same = cast.astype(values.dtype) == values
-    # NaN and NaT differ from themselves. np.isnan is true for both.
-    if not (is_same | np.isnan(values)).all():
-        raise ValueError(f"not every {values.dtype} value is a {np.dtype(dtype)} value")
-    return cast
+# The types of values that may be mixed. A subclass stands before its base: a bool is an int, a
+# datetime is a date, and NumPy's timedelta64 is a signed integer.
+_FAMILIES: tuple[tuple[type, ...], ...] = (
+    (bool, np.bool_),
+    (np.timedelta64,),
+    (np.datetime64,),
+    (dt.timedelta,),
+    (dt.datetime,),
+    (dt.date,),
+    (dt.time,),
+    (int, float, Decimal, np.integer, np.float16, np.float32, np.float64),
+    (str,),
+    (bytes, bytearray, memoryview),
+    (uuid.UUID,),
+    (pa.Scalar,),
+)
+
+
+def _family(kind: type) -> tuple[type, ...]:
+    return next((family for family in _FAMILIES if issubclass(kind, family)), (object,))
 
 
 def _from_python(values: list[Any]) -> pa.Array:
     """Convert Python, NumPy and pandas scalars to the type that holds them all exactly."""
     kinds = set(map(type, values))
-    if len(values) <= _MAX_SHORT:
+    if kinds == {str} and len(values) <= _MAX_SHORT:
         # `pa.array` would import pandas, which takes longer than a lookup.
-        if kinds == {str}:
-            return array_of(values, pa.string())
-        if kinds == {int}:
-            try:
-                return from_numpy(np.array(values, dtype=np.int64))
-            except OverflowError:
-                pass
+        return array_of(values, pa.string())
+    if kinds == {int}:
+        # This is faster than `pa.array`, and does not import pandas either.
+        try:
+            return from_numpy(np.fromiter(values, np.int64, len(values)))
+        except OverflowError:
+            pass
     nulls = _null_types()
     if not kinds.isdisjoint(nulls[1:]):
         values = [None if isinstance(value, nulls) else value for value in values]
     kinds.difference_update(nulls)
     if not kinds:
         return pa.nulls(len(values))
-    families = {_family(kind) for kind in kinds}
-    if families in ({"integer", "float"}, {"integer", "decimal"}):
-        families.discard("integer")
-    if len(families) > 1:
-        raise TypeError(f"it mixes {' and '.join(sorted(kind.__name__ for kind in kinds))}")
-    convert = _CONVERTERS.get(families.pop(), _convert_directly)
-    return convert(values, kinds)
+    families = set(map(_family, kinds))
+    has_pandas_times = {_is_pandas_time(kind) for kind in kinds}
+    if len(families) > 1 or len(has_pandas_times) > 1:
+        raise TypeError("the types are mixed")
+    (family,) = families
+    if family in ((np.datetime64,), (np.timedelta64,)):
+        return _from_numpy_scalars(values)
+    if True in has_pandas_times:
+        return _from_pandas_times(values)
+    if family == (dt.datetime,):
+        return _from_datetimes(values)
+    if family == (dt.time,) and _have_zone(values):
+        raise ValueError("no column type has times of day with a time zone")
+    if len(kinds) > 1:
+        # pyarrow rounds a float16 beside an integer to an integer.
+        values = [value.item() if isinstance(value, np.generic) else value for value in values]
+    try:
+        array = pa.array(values)
+    except OverflowError:
+        array = pa.array(values, pa.uint64())
+    # Columns with nested values cannot be looked up, so a loss inside of such values does no harm.
+    if family == (object,) and not pt.is_nested(array.type):
+        raise TypeError("this is no type of Arrow")
+    return array
+
+
+def _names(kinds: Iterable[type]) -> str:
+    return " and ".join(sorted(kind.__name__ for kind in kinds))
 
 
 def _null_types() -> tuple[type, ...]:
@@ -280,192 +295,44 @@ def _null_types() -> tuple[type, ...]:
     return (type(None),) if pandas is None else (type(None), type(pandas.NA), type(pandas.NaT))
 
 
-# Subclasses stand before their bases: a bool is an int, a datetime is a date, and NumPy's
-# timedelta64 is a signed integer.
-_PYTHON_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
-    ("boolean", (bool, np.bool_)),
-    ("duration", (dt.timedelta, np.timedelta64)),
-    ("moment", (dt.datetime, np.datetime64)),
-    ("date", (dt.date,)),
-    ("time", (dt.time,)),
-    ("integer", (int, np.integer)),
-    ("float", (float, np.floating)),
-    ("decimal", (Decimal,)),
-    ("text", (str,)),
-    ("bytes", (bytes, bytearray, memoryview)),
-    ("uuid", (uuid.UUID,)),
-    ("scalar", (pa.Scalar,)),
-)
+def _is_pandas_time(kind: type) -> bool:
+    return hasattr(kind, "to_numpy") and issubclass(kind, dt.datetime | dt.timedelta)
 
 
-def _family(kind: type) -> str:
-    return next((name for name, bases in _PYTHON_FAMILIES if issubclass(kind, bases)), "")
-
-
-def _convert_directly(values: list[Any], kinds: set[type]) -> pa.Array:
-    return pa.array(values)
-
-
-def _convert_other_objects(values: list[Any], kinds: set[type]) -> pa.Array:
-    array = pa.array(values)
-    # Columns with nested values cannot be looked up, so a loss inside of such values does no harm.
-    if not pt.is_nested(array.type):
-        names = " and ".join(sorted(kind.__name__ for kind in kinds))
-        raise TypeError(f"{names} cannot be converted")
-    return array
-
-
-def _convert_integers(values: list[Any], kinds: set[type]) -> pa.Array:
-    if len(kinds) == 1 and issubclass(next(iter(kinds)), np.integer):
-        return pa.array(values)
-    numbers = values
-    if kinds == {int}:
-        # This takes two thirds of the time of `pa.array`, but fails for None.
-        with suppress(OverflowError, TypeError):
-            return from_numpy(np.fromiter(values, np.int64, len(values)))
-    else:
-        numbers = [None if value is None else int(value) for value in values]
-    with suppress(pa.ArrowException, OverflowError):
-        return pa.array(numbers, pa.int64())
-    return pa.array(numbers, pa.uint64())
-
-
-def _convert_floats(values: list[Any], kinds: set[type]) -> pa.Array:
-    if len(kinds) == 1 and not kinds & {np.longdouble}:
-        return pa.array(values)
-    return pa.array(
-        [None if value is None else _to_exact_float(value) for value in values], pa.float64()
-    )
-
-
-def _to_exact_float(value: Any) -> float:
-    # NumPy would compare an integer with a double after rounding it.
-    exact = int(value) if isinstance(value, int | np.integer) else value
-    number = float(exact)
-    if number != exact and not math.isnan(number):
-        raise ValueError(f"{value!r} is not exactly a double")
-    return number
-
-
-def _convert_decimals(values: list[Any], kinds: set[type]) -> pa.Array:
-    # pyarrow ignores integers when it chooses the precision, so they become decimals.
-    return pa.array([Decimal(int(v)) if _is_integer(v) else v for v in values])
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int | np.integer)
-
-
-def _convert_times(values: list[Any], kinds: set[type]) -> pa.Array:
-    if any(value is not None and value.tzinfo is not None for value in values):
-        raise ValueError("no column type has times of day with a time zone")
-    return pa.array(values, pa.time64("us"))
-
-
-def _convert_durations(values: list[Any], kinds: set[type]) -> pa.Array:
-    if kinds == {dt.timedelta}:
-        with suppress(pa.ArrowException, OverflowError):
-            return pa.array(values, pa.duration("us"))
-    return _convert_from_any_unit(values, kinds, pa.duration)
-
-
-def _convert_moments(values: list[Any], kinds: set[type]) -> pa.Array:
-    has_zone = {_has_zone(value) for value in values if value is not None}
-    if len(has_zone) > 1:
+def _have_zone(values: Iterable[Any]) -> bool:
+    """Return whether times have a time zone. Raise ValueError if only some have one."""
+    have_zone = {
+        getattr(value, "tzinfo", None) is not None for value in values if value is not None
+    }
+    if len(have_zone) > 1:
         raise ValueError("some times have a time zone and others have none")
-    zone = None
-    if True in has_zone:
-        zone = _zone_name(next(value for value in values if value is not None))
-    if kinds == {dt.datetime} and zone is None:
+    return True in have_zone
+
+
+def _from_datetimes(values: list[Any]) -> pa.Array:
+    if not _have_zone(values):
         return pa.array(values, pa.timestamp("us"))
-    if kinds == {dt.datetime}:
-        # pyarrow would drop the microseconds of an offset from UTC.
-        ticks = [value and (value - _UTC_EPOCH) // _MICROSECOND for value in values]
-        return pa.array(ticks, pa.int64()).cast(pa.timestamp("us", zone))
-    return _convert_from_any_unit(values, kinds, lambda unit: pa.timestamp(unit, zone))
+    # pyarrow would drop the microseconds of an offset from UTC.
+    ticks = [value and (value - _UTC_EPOCH) // _MICROSECOND for value in values]
+    return pa.array(ticks, pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
-def _has_zone(value: Any) -> bool:
-    return isinstance(value, dt.datetime) and value.utcoffset() is not None
+def _from_pandas_times(values: list[Any]) -> pa.Array:
+    """Convert Timestamps or Timedeltas of pandas, whose nanoseconds `pa.array` would cut."""
+    array = _from_numpy_scalars([None if value is None else value.to_numpy() for value in values])
+    return array.cast(pa.timestamp(array.type.unit, "UTC")) if _have_zone(values) else array
 
 
-def _zone_name(value: dt.datetime) -> str:
-    """Return pyarrow's name of a time zone, or UTC if pyarrow has no name for it."""
-    try:
-        plain = dt.datetime(value.year, value.month, value.day, tzinfo=value.tzinfo)
-        return pa.scalar(plain).type.tz
-    except _ERRORS:
-        return "UTC"
-
-
-def _convert_from_any_unit(
-    values: list[Any], kinds: set[type], type_of_unit: Callable[[str], pa.DataType]
-) -> pa.Array:
-    """Convert times or durations of Python, NumPy and pandas."""
-    from_pandas = any(hasattr(kind, method) for kind in kinds for method in _TO_NUMPY)
-    if from_pandas:
-        values = list(map(_to_numpy_scalar, values))
-    dtypes = {getattr(value, "dtype", None) for value in values if value is not None}
-    if len(dtypes) > 1 or None in dtypes:
-        return _convert_to_exact_unit(values, type_of_unit)
-    dtype: Any = dtypes.pop()
-    null = dtype.type("NaT")
-    array = _from_numpy_times(np.array([null if v is None else v for v in values], dtype))
-    if not from_pandas:
-        return array
-    # pandas uses nanoseconds even if microseconds are enough. Microseconds reach more years.
-    with suppress(pa.ArrowException):
-        array = array.cast(pa.timestamp("us") if dtype.kind == "M" else pa.duration("us"))
-    return array.cast(pa.int64()).cast(type_of_unit(array.type.unit))
-
-
-def _to_numpy_scalar(value: Any) -> Any:
-    """Return a pandas scalar as a NumPy scalar, with its nanoseconds. Return others unchanged."""
-    for method in _TO_NUMPY:
-        if hasattr(value, method):
-            return getattr(value, method)()
-    return value
-
-
-def _convert_to_exact_unit(
-    values: list[Any], type_of_unit: Callable[[str], pa.DataType]
-) -> pa.Array:
-    """Convert times or durations to the first unit that holds all of them exactly."""
-    counts = [None if value is None else _attoseconds(value) for value in values]
-    numbers = [count for count in counts if count is not None]
-    least, most = min(numbers, default=0), max(numbers, default=0)
-    for unit in _PREFERRED_UNITS:
-        step = _ATTOSECONDS[unit]
-        is_in_range = -(2**63) * step <= least and most < 2**63 * step
-        if is_in_range and all(count % step == 0 for count in numbers):
-            ticks = [None if count is None else count // step for count in counts]
-            return pa.array(ticks, pa.int64()).cast(type_of_unit(unit))
-    raise ValueError("no unit of time holds all values exactly")
-
-
-def _attoseconds(value: Any) -> int | None:
-    """Return the attoseconds since 1970, or those of a duration. Return None for NaT."""
-    if isinstance(value, dt.datetime):
-        epoch = _NAIVE_EPOCH if value.utcoffset() is None else _UTC_EPOCH
-        return (value - epoch) // _MICROSECOND * _ATTOSECONDS["us"]
-    if isinstance(value, dt.timedelta):
-        return value // _MICROSECOND * _ATTOSECONDS["us"]
-    if np.isnat(value):
-        return None
-    unit, step = np.datetime_data(value.dtype)
-    if isinstance(value, np.datetime64) and unit in "YM":
-        unit, step, value = "D", 1, _cast_exactly(np.array([value]), "M8[D]")[0]
-    if unit not in _ATTOSECONDS:
-        raise ValueError(f"{value.dtype} has no fixed length")
-    return int(value.astype(np.int64)) * step * _ATTOSECONDS[unit]
-
-
-_CONVERTERS: dict[str, Callable[[list[Any], set[type]], pa.Array]] = {
-    "": _convert_other_objects,
-    "integer": _convert_integers,
-    "float": _convert_floats,
-    "decimal": _convert_decimals,
-    "time": _convert_times,
-    "duration": _convert_durations,
-    "moment": _convert_moments,
-}
+def _from_numpy_scalars(values: list[Any]) -> pa.Array:
+    """Convert datetime64 or timedelta64 scalars, or None, to the finest of their units."""
+    valid = [value for value in values if value is not None and not np.isnat(value)]
+    if not valid:
+        return pa.nulls(len(values))
+    nat = valid[0].dtype.type("NaT")
+    array = np.array([nat if value is None else value for value in values])
+    if len({value.dtype for value in valid}) > 1:
+        # NumPy wraps times that a finer unit does not hold.
+        pairs = zip(array[~np.isnat(array)], valid, strict=True)
+        if not all(cast.astype(value.dtype) == value for cast, value in pairs):
+            raise ValueError("no unit of time holds all values exactly")
+    return _from_numpy_times(array)
