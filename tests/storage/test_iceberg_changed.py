@@ -231,6 +231,27 @@ def test_position_deletes_hide_rows(table, tmp_path):
     check(table, sought=[41, 1041, 1000])
 
 
+@pytest.mark.parametrize("cut", [0, 4])
+def test_position_deletes_are_read_only_for_paths_in_their_bounds(table, tmp_path, cut):
+    """Bounds may be cut off. Positions that lie outside the bounds show which files were read."""
+    first, second = sorted(locations(table))[:2]
+    bounds = {2147483546: first.encode()[: len(first) - cut]}
+    before = zb.dataset(table).to_table()["id"].to_pylist()
+    rows = {first: [5, 1, 1], second: [0]}
+    delete_positions(table, tmp_path, rows, lower_bounds=bounds, upper_bounds=bounds)
+    ids = {
+        location: pq.read_table(location.removeprefix("file://"))["id"].to_pylist()
+        for location in (first, second)
+    }
+    hidden = [ids[first][1], ids[first][5]]
+    # A bound that is cut off covers both paths if they begin alike.
+    if second.startswith(first[: len(first) - cut]):
+        hidden.append(ids[second][0])
+    ds = zb.dataset(table)
+    assert ds.to_table()["id"].to_pylist() == [number for number in before if number not in hidden]
+    assert pickle.loads(pickle.dumps(ds)).count_rows() == len(before) - len(hidden)
+
+
 def test_deletion_vectors_hide_rows(table, tmp_path):
     first, second = locations(table)
     delete_positions(table, tmp_path, {first: [1], second: [2]})

@@ -43,7 +43,10 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
     if inexact:
         _require_columns(arrow_filesystem, paths[: len(files)], columns.names, inexact, name)
     delete_files = list(zip(deletes, paths[len(files) :], strict=True))
-    delete_index = DeleteFileIndex(table, arrow_filesystem, delete_files, columns.keys, name)
+    locations = {file.data.file_path for file in files}
+    delete_index = DeleteFileIndex(
+        table, arrow_filesystem, delete_files, columns.keys, locations, name
+    )
     snapshot_files = []
     for file, path in zip(files, paths, strict=False):
         values = _partition_values(table, file, columns.schema, name)

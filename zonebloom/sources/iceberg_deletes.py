@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ from zonebloom.values.normal_types import hashed_type
 _DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
 _POSITIONS = pa.schema(
     [
-        pa.field("file_path", pa.string(), nullable=False),
+        # A dictionary, because a file names each of its few paths many times.
+        pa.field("file_path", pa.dictionary(pa.int32(), pa.string()), nullable=False),
         pa.field("pos", pa.int64(), nullable=False),
     ]
 )
@@ -51,6 +53,7 @@ class PositionDeletes(_CachedRead):
 
     filesystem: pafs.FileSystem
     path: str
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @cached_property
     def content(self) -> dict[str, RowRanges]:
@@ -60,22 +63,51 @@ class PositionDeletes(_CachedRead):
             file_errors(self.path, _RESTORE_ADVICE),
             self.filesystem.open_input_file(self.path) as file,
         ):
-            table = pq.ParquetFile(file).read(columns=_POSITIONS.names)
-            if table.schema.names != _POSITIONS.names:
+            metadata = pq.read_metadata(file)
+            if not set(_POSITIONS.names) <= set(metadata.schema.to_arrow_schema().names):
                 raise ValueError("it does not have the columns file_path and pos")
-            table = table.cast(_POSITIONS).combine_chunks()
+            parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=["file_path"])
+            table = parquet.read(columns=_POSITIONS.names).select(_POSITIONS.names)
+            table = table.cast(_POSITIONS).unify_dictionaries()
             positions = to_numpy(table["pos"])
             if (positions < 0).any():
                 raise ValueError("a position is negative")
-        files = table["file_path"].combine_chunks().dictionary_encode()
+        files = table["file_path"].combine_chunks()
         numbers = to_numpy(files.indices)
+        # Group by file once. Comparing all numbers for each file would take files x positions.
+        is_ascending = _ascends(numbers, positions)
+        if not is_ascending.all():
+            # The file is not in the order of the spec, or repeats a row.
+            order = np.lexsort((positions, numbers))
+            numbers, positions = numbers[order], positions[order]
+            is_ascending = _ascends(numbers, positions)
+            numbers, positions = numbers[is_ascending], positions[is_ascending]
+        paths = files.dictionary.to_pylist()
+        ends = np.searchsorted(numbers, np.arange(len(paths) + 1))
         return {
-            path: RowRanges.from_rows(np.unique(positions[numbers == number]))
-            for number, path in enumerate(files.dictionary.to_pylist())
+            path: RowRanges.from_rows(positions[ends[number] : ends[number + 1]])
+            for number, path in enumerate(paths)
         }
 
     def rows_of(self, location: str) -> RowRanges:
-        return self.content.get(location, RowRanges())
+        # Many data files share a delete file. Without the lock, several threads would read it.
+        with self._lock:
+            content = self.content
+        return content.get(location, RowRanges())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
+
+
+def _ascends(numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return a mask of the pairs that are greater than the pair before."""
+    mask = np.ones(numbers.size, dtype=bool)
+    is_next_position = (numbers[1:] == numbers[:-1]) & (positions[1:] > positions[:-1])
+    mask[1:] = (numbers[1:] > numbers[:-1]) | is_next_position
+    return mask
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ Source: Iceberg's spec, "Manifests", "Sequence Number Inheritance" and "Scan Pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Positions of fields in a DataFile of format version 3: referenced_data_file, content_offset and
 # content_size_in_bytes.
 _REFERENCED_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
+# The id of the field `file_path` of position delete files.
+_FILE_PATH_ID = 2147483546
 
 
 class LiveFile(NamedTuple):
@@ -107,6 +109,13 @@ def _live_entries(table: Table, manifest: ManifestFile, name: str) -> list[LiveF
     return files
 
 
+def _path_bounds(data: DataFile) -> tuple[bytes, bytes]:
+    """Return the least and the greatest path in a position delete file. Empty if unknown."""
+    low = (data.lower_bounds or {}).get(_FILE_PATH_ID, b"")
+    high = (data.upper_bounds or {}).get(_FILE_PATH_ID, b"")
+    return low, high
+
+
 class DeleteFileIndex:
     """The delete files of a snapshot by what they apply to: partition, data file, or all files."""
 
@@ -116,14 +125,17 @@ class DeleteFileIndex:
         filesystem: pafs.FileSystem,
         deletes: Sequence[tuple[LiveFile, str]],
         key_columns: Callable[[tuple[int, ...]], EqualityColumns],
+        locations: Collection[str],
         name: str,
     ):
+        """``locations`` are those of all data files."""
         from pyiceberg.manifest import DataFileContent, FileFormat
 
         self._filesystem = filesystem
         # All deletes stand with their sequence numbers.
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
-        self._positions: dict[object, list[tuple[int, PositionDeletes]]] = {}
+        # Position deletes also stand with the least and greatest path that they name.
+        self._positions: dict[object, list[tuple[int, bytes, bytes, PositionDeletes]]] = {}
         self._equalities: dict[object, list[tuple[int, EqualityDeletes]]] = {}
         columns: dict[tuple[int, ...], EqualityColumns] = {}
         for file, path in deletes:
@@ -157,9 +169,12 @@ class DeleteFileIndex:
                 )
                 self._vectors[referenced] = number, vector
             else:
+                low, high = _path_bounds(data)
+                if referenced is None and low == high and low.decode(errors="replace") in locations:
+                    referenced = low.decode()
                 key = file.partition if referenced is None else referenced
                 delete = PositionDeletes(filesystem, path)
-                self._positions.setdefault(key, []).append((number, delete))
+                self._positions.setdefault(key, []).append((number, low, high, delete))
 
     def deletes_of(
         self, file: LiveFile, path: str, constants: Mapping[str, pa.Scalar]
@@ -172,11 +187,15 @@ class DeleteFileIndex:
             # The deletion vector includes all older position deletes.
             positions.append(vector[1])
         else:
+            encoded = location.encode()
             for key in (file.partition, location):
                 positions += [
                     delete
-                    for delete_number, delete in self._positions.get(key, ())
+                    for delete_number, low, high, delete in self._positions.get(key, ())
+                    # A writer may have cut the greatest path off.
                     if number <= delete_number
+                    and low <= encoded
+                    and (encoded <= high or encoded.startswith(high))
                 ]
         equalities = [
             delete
