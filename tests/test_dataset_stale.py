@@ -856,3 +856,18 @@ def test_an_index_that_another_dataset_builds_meanwhile_is_not_replaced(sharing,
     with pytest.raises(errors.CatalogError):
         ds.create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("a")) == {"id_idx": 2}
+
+
+@pytest.mark.parametrize("keys", [["tuple"], {"tuple": 1}, 7, None, True])
+def test_an_index_whose_rule_is_damaged_is_not_used(folder: Path, keys: Any):
+    (only,) = versions(folder)
+
+    def change(content: Any) -> None:
+        content["indices"][0]["rule"] = {"keys": keys}
+
+    rewrite_document(only, change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IndexNotUsedWarning)
+        ds = zb.dataset(folder)
+        assert_right(ds, folder, IDS)
+        assert ds.lookup("id", [150]).num_rows

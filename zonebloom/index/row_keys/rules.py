@@ -453,7 +453,7 @@ def rule_of(stored: Mapping[str, Any]) -> KeyRule:
         return VALUES
     parameters = dict(stored)
     name = parameters.pop("keys", None)
-    if name not in _RULES:
+    if not isinstance(name, str) or name not in _RULES:
         return UnknownRule(f"it holds keys of an unknown rule {name!r}")
     try:
         return _RULES[name](**parameters)
