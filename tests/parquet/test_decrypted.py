@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import gc
+import json
 import os
 import pickle
 import random
 import shutil
 import sys
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -410,3 +412,22 @@ def test_what_keys_decrypted_is_cached_for_them_alone_and_dropped_with_them(tmp_
             gc.collect()
             MEMORY_CACHE.get("any", Dictionary)
         assert MEMORY_CACHE.num_bytes == 0
+
+
+def test_an_error_of_a_kms_client_is_not_repeated():
+    class Refusing:
+        def unwrap_key(self, wrapped_key, master_key_identifier):
+            raise PermissionError("token=SECRET was refused")
+
+    keys = zb.ParquetKeys(lambda connection: Refusing())
+    material = {
+        "keyMaterialType": "PKMT1",
+        "internalStorage": True,
+        "wrappedDEK": "",
+        "masterKeyID": "a",
+        "doubleWrapping": False,
+    }
+    with pytest.raises(FragmentUnreadable, match="PermissionError") as raised:
+        keys.find_key(json.dumps(material).encode(), is_column_key=True)
+    assert "SECRET" not in "".join(traceback.format_exception(raised.value))
+    assert raised.value.__context__ is None

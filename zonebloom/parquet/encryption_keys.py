@@ -161,6 +161,7 @@ class ParquetKeys(KeyHolder):
             if is_column_key:
                 raise FragmentUnreadable("its columns have their own keys; parquet_keys has one")
             return self._keys
+        key, error_type = None, ""
         try:
             material = json.loads(metadata or b"")
             if material["keyMaterialType"] != _MATERIAL or not material["internalStorage"]:
@@ -173,7 +174,11 @@ class ParquetKeys(KeyHolder):
                 data, aad = map(base64.b64decode, (wrapped_key, material["keyEncryptionKeyID"]))
                 key = aes_gcm(outer_key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], aad)
         except Exception as error:  # noqa: BLE001 - clients raise errors of their own
-            raise FragmentUnreadable(f"its key cannot be unwrapped ({error!r:.200})") from None
+            error_type = type(error).__name__
+        if key is None:
+            # Raise outside of the handler, because the error of a client may hold its token. This
+            # error neither repeats it nor keeps it as its context.
+            raise FragmentUnreadable(f"its key cannot be unwrapped: {error_type}")
         if len(key) not in KEY_SIZES:
             raise FragmentUnreadable(f"its unwrapped key has {len(key)} bytes")
         return key
