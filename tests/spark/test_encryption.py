@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import pickle
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, NotPicklable
 from zonebloom.spark.data_source import ZoneBloomReader
 from zonebloom.spark.jobs import pickle_for_workers
+from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.prune_plan import Reason
 from zonebloom.spark.tagging import locate
 
@@ -209,3 +211,9 @@ def test_a_manager_without_keys_does_not_index_encrypted_files(spark, tmp_path):
         zs.IndexManager(spark, encryption=KEYS).create_index(str(lake), config)
     result = zb.dataset(lake, encryption=KEYS).scanner(["id"], "id = 42").to_table()
     assert result["id"].to_pylist() == [42]
+
+
+def test_pruning_refuses_a_key_that_is_no_encryption_and_does_not_show_it():
+    with pytest.raises(InvalidArgument, match="encryption is of type str") as raised:
+        IndexLookup(None, encryption=cast(Any, "a-secret-key"))
+    assert "a-secret-key" not in str(raised.value)

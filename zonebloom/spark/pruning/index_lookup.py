@@ -61,6 +61,8 @@ class IndexLookup:
         encryption: Encryption | None = None,
         cache: LruCache[Any] | None = None,
     ):
+        if encryption is not None:
+            arguments.require_secret(encryption, Encryption, "encryption")
         self._spark = spark
         self._index_dirs = _index_dirs(index_dir)
         self.encryption = encryption
