@@ -29,6 +29,7 @@ PARTS = (
     "nested",
     "short",
     "patches",
+    "rewrites",
     "foreign",
     "wide",
     "drift",

@@ -15,6 +15,7 @@ from trust import (
     many,
     patches,
     queries,
+    rewrites,
     short,
     wide,
 )
@@ -32,6 +33,7 @@ PARTS = [
     (kill, len(WRITERS), {"max_kills": 1}),
     (short, 3, {}),
     (patches, 2, {}),
+    (rewrites, 2, {}),
     (foreign, 6, {"rounds": 2}),
     (queries, 6, {}),
     (wide, 2, {"width": 400, "lookups": 16}),
