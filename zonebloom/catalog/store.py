@@ -171,6 +171,9 @@ class Catalog:
             self._warn_if_gone()
         while numbers:
             number = numbers.pop(0)
+            if for_writing:
+                # A version that builds on the one before an incomplete one would undo its change.
+                self._log.wait_for_writer(number)
             try:
                 return self.version(number)
             except EncryptedIndex as error:
@@ -234,8 +237,6 @@ class Catalog:
         for _ in range(_MAX_TRIES):
             # Also count damaged versions, so that the new number is above theirs.
             number = self.newest_number() + 1
-            # A version that builds on the one before an incomplete one would undo its change.
-            self._log.wait_for_writer(number - 1)
             was_read = self.was_read
             latest = self.latest(for_writing=True)
             if number == 1 and was_read:
