@@ -22,6 +22,7 @@ from zonebloom.catalog.coverage import (
 )
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
+from zonebloom.catalog.place import default_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     ColumnNotFound,
@@ -405,10 +406,20 @@ class OpenedDataset:
 
     def warn_if_first_index_is_inside(self) -> None:
         """Warn before the build of a first index that disturbs readers of the data folder."""
-        inside = posixpath.join(self.source.root, INDEX_FOLDER)
-        is_inside = self.catalog.folder == inside and not self.source.is_table_snapshot
-        if is_inside and not self.version.number and not self.catalog.newest_number():
-            _warn_of_readers(self.source.root, inside, "no folder above it can hold an index")
+        source = self.source
+        inside = posixpath.join(source.root, INDEX_FOLDER)
+        if self.catalog.folder != inside or source.is_table_snapshot:
+            return
+        is_default = default_index_folder(source.filesystem, source.root) == inside
+        if is_default and not self.version.number and not self.catalog.newest_number():
+            warn(
+                ZoneBloomWarning(
+                    f"the index of {source.root} lies inside it, in {inside}, because no folder "
+                    "above it can hold an index. Readers that expect only data files in the folder "
+                    f"will fail: give Polars and DuckDB {source.root}/**/*.parquet. A Spark job "
+                    "that overwrites the folder deletes the index. To avoid both, give an index_dir"
+                )
+            )
 
     def with_current_files(self, source: Source, catalog: Catalog) -> OpenedDataset:
         """Return newly listed files with their newest index, or this object if nothing changed."""
@@ -493,17 +504,6 @@ class OpenedDataset:
             is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate
-
-
-def _warn_of_readers(root: str, index_folder: str, reason: str) -> None:
-    warn(
-        ZoneBloomWarning(
-            f"the index of {root} lies inside it, in {index_folder}, because {reason}. Readers "
-            "that expect only data files in the folder will fail: give Polars and DuckDB "
-            f"{root}/**/*.parquet. A Spark job that overwrites the folder deletes the index. To "
-            "avoid both, give an index_dir"
-        )
-    )
 
 
 def _gaps_text(snapshot: Snapshot, gaps: Sequence[tuple[str, str]], *, is_refused: bool) -> str:
