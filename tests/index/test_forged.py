@@ -119,6 +119,21 @@ def test_a_listing_with_fewer_rows_than_zones_loses_no_row(tmp_path, num_rows):
     assert ds.to_table(filter="id = 500")["id"].to_pylist() == [500]
 
 
+@pytest.mark.parametrize("kind", ["HASH", "BLOOMFILTER"])
+def test_indices_that_share_a_segment_are_damage(tmp_path, kind):
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
+    zb.dataset(tmp_path).create_scalar_index("id", kind, spark=False)
+    [version] = index_folder(tmp_path).glob("versions/*.json")
+
+    def change(content):
+        (entry,) = content["indices"]
+        content["indices"] = [{**entry, "name": f"i{number}"} for number in range(2000)]
+
+    rewrite_document(version, change)
+    with pytest.warns(IndexNotUsedWarning, match="a segment belongs to two indices"):
+        assert zb.dataset(tmp_path).to_table(filter="id = 500")["id"].to_pylist() == [500]
+
+
 def test_zones_whose_length_differs_from_the_index_lose_no_row(tmp_path):
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
     zb.dataset(tmp_path).create_scalar_index("id", number_of_items=100, spark=False)

@@ -68,6 +68,10 @@ def decode_version(content: Any, listings: Sequence[Listing], parts: Sequence[pa
     indices = from_json(tuple[IndexEntry, ...], content["indices"])
     if not all(entry.column for entry in indices):
         raise ValueError("one of its indices has no column")
+    files = [(segment.name, segment.file) for entry in indices for segment in entry.segments]
+    if len(set(files)) < len(files):
+        # Each index keeps its files open, so many of one segment would use up the descriptors.
+        raise ValueError("a segment belongs to two indices")
     version = Version(
         from_json(int, content["version"]),
         next_id,
