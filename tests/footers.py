@@ -97,7 +97,7 @@ class _Typed(thrift.ThriftReader):
             self.at += 1
             size = header >> 4 if header >> 4 != 0x0F else self.read_varint()
             return header & 0x0F, [self.value(header & 0x0F) for _ in range(size)]
-        return self._value(kind, 0)
+        return self.read_value(kind)
 
 
 def _encoded(kind: int, value: Any) -> bytes:

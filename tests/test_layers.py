@@ -61,7 +61,6 @@ ALLOWED_UPWARDS = {
 IMPORTERS = {
     "numba": [
         "sbbf/",
-        "parquet.footer_kernels",
         "parquet.header_kernels",
         "parquet.block_kernels",
         "parquet.decompression_kernels",

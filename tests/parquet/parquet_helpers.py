@@ -29,6 +29,7 @@ from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_typ
 from zonebloom.parquet.nested_reader import NestedReader
 from zonebloom.parquet.nested_schema import field_tree
 from zonebloom.parquet.page_headers import walk_pages
+from zonebloom.parquet.thrift import ThriftReader
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import byte_forms
@@ -38,6 +39,12 @@ from zonebloom.values.types import family
 _WIDE = Context(prec=80)
 
 Located = Callable[[int, int], PageLocations | None]
+
+
+def page_bytes(data: bytes) -> int:
+    """Return the size of the page at the start of some bytes, with its header."""
+    header = ThriftReader(data).read_struct()
+    return header.stop + header[3]
 
 
 class File:

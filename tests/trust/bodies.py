@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from parquet.parquet_helpers import File, same, sliced, some_rows
+from parquet.parquet_helpers import File, page_bytes, same, sliced, some_rows
 from trust.report import PEER, Report
 
 from zonebloom.base.row_ranges import RowRanges
@@ -25,7 +25,6 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import Undecodable
-from zonebloom.parquet.page_headers import parse_page_header
 from zonebloom.parquet.thrift import ThriftReader
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import byte_forms
@@ -109,7 +108,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     start = chunk.start
     while start < chunk.stop:
         headers.append((start, start + ThriftReader(data[start:]).read_struct().stop))
-        start += parse_page_header(data[start:]).size
+        start += page_bytes(data[start:])
     header, body = rng.choice(headers)
     places = [range(header, body), range(body, body + 16), range(chunk.start, chunk.stop)]
     position = min(rng.choice(rng.choice(places)), chunk.stop - 4)

@@ -19,13 +19,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from parquet.parquet_helpers import CODECS, File, same, sliced, some_rows
+from parquet.parquet_helpers import CODECS, File, page_bytes, same, sliced, some_rows
 from trust.report import PEER, Report
 
 import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.page_headers import parse_page_header
 from zonebloom.sbbf.kernel_loader import KERNELS
 
 LEAVES = [
@@ -295,7 +294,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     pages = []
     start = chunk.start
     while start < chunk.stop:
-        size = parse_page_header(data[start:]).size
+        size = page_bytes(data[start:])
         pages.append((start, start + size))
         start += size
     if not pages:

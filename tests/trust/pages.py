@@ -15,12 +15,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from parquet.parquet_helpers import TYPES, File, same, sample, sliced, some_rows, written
+from parquet.parquet_helpers import (
+    TYPES,
+    File,
+    page_bytes,
+    same,
+    sample,
+    sliced,
+    some_rows,
+    written,
+)
 from trust.report import PEER, Report
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.page_headers import parse_page_header
 
 Found = tuple[int, int, RowRanges, pa.ChunkedArray]
 
@@ -55,7 +63,7 @@ def base_file(number: int) -> tuple[bytes, tuple[int, ...]]:
             start = chunk.start
             while start < chunk.stop:
                 headers.append(start)
-                start += parse_page_header(data[start : chunk.stop]).size
+                start += page_bytes(data[start : chunk.stop])
     return data, tuple(headers)
 
 

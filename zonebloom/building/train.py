@@ -31,6 +31,7 @@ from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
 from zonebloom.index.kinds import index_kind
 from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.zone_parts import ZonePart
+from zonebloom.parquet.file_layout import FileSchema, ReadRanges
 from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import PageMapBuilder
 from zonebloom.sbbf.hashing import Hashes
@@ -433,18 +434,20 @@ class FooterCollector:
         with suppress(FragmentUnreadable):
             fragment_id = present.fragment_id
             if data is not None:
-                self._footers[fragment_id] = footer_digest(data.size, reader_of_bytes(data))
-                schema = self._pages.add_bytes(fragment_id, data)
+                schema = self._add_footer(fragment_id, data.size, reader_of_bytes(data))
             else:
                 path, identity = present.fragment.path, present.identity
                 with FragmentFile(self._source.filesystem, path, identity, ReadCounter()) as file:
-                    self._footers[fragment_id] = footer_digest(file.num_bytes, file.read)
-                    pages = read_footer(file.num_bytes, file.read, with_pages=True)
-                self._pages.add(fragment_id, pages)
-                schema = pages.schema
+                    schema = self._add_footer(fragment_id, file.num_bytes, file.read)
             self._ids.append(fragment_id)
             for name in set(schema.names).difference(self._names):
                 self._hidden_columns.setdefault(name, present.fragment.path)
+
+    def _add_footer(self, fragment_id: int, file_bytes: int, read: ReadRanges) -> FileSchema:
+        self._footers[fragment_id] = footer_digest(file_bytes, read)
+        pages = read_footer(file_bytes, read, with_pages=True)
+        self._pages.add(fragment_id, pages)
+        return pages.schema
 
     def write_page_map(self, catalog: Catalog, segment: str) -> WrittenPageMap:
         """Write the page map as a segment."""

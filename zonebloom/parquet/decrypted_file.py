@@ -44,7 +44,7 @@ from zonebloom.parquet.footer import (
     read_footer,
     read_footer_bytes,
 )
-from zonebloom.parquet.page_headers import PageHeader, parse_page_header, walk_pages
+from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.thrift import Struct, ThriftReader
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
@@ -267,7 +267,7 @@ class DecryptedFile(FragmentFile):
             return None
         page_numbers = count(place.first_page)
 
-        def header_at(start: int) -> PageHeader:
+        def read_header(start: int) -> list[tuple[bytes, int]]:
             (data,) = read([(start, min(start + _HEADER_BYTES, chunk.stop))])
             size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
             if size > len(data):
@@ -276,7 +276,6 @@ class DecryptedFile(FragmentFile):
             header = footer.modules.decrypt_header(
                 module, place.key or b"", place.ordinals, next(page_numbers)
             )
-            parsed = parse_page_header(header)
-            return parsed._replace(size=parsed.size - len(header) + len(module))
+            return [(header, len(module) - len(header))]
 
-        return walk_pages(read, chunk, group.num_rows, header_at if place.key else None)
+        return walk_pages(read, chunk, group.num_rows, read_header if place.key else None)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from zonebloom.parquet.file_layout import FileSchema
-from zonebloom.parquet.footer import PARQUET_MAGIC
+from zonebloom.parquet.file_layout import PARQUET_MAGIC, FileSchema
 from zonebloom.parquet.thrift import (
     BINARY,
     I32,

@@ -13,6 +13,8 @@ from zonebloom.base.memory_cache import CacheOwner
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.storage.file_view import FieldNames
 
+PARQUET_MAGIC = b"PAR1"
+
 # A function that returns all bytes of the given (start, stop) ranges of a file, or raises.
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 

@@ -8,6 +8,7 @@ Only the fields of parquet.thrift that page reads need are parsed. Others are co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ import xxhash
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import (
+    PARQUET_MAGIC,
     ColumnChunk,
     FilePages,
     FileSchema,
@@ -27,7 +29,6 @@ from zonebloom.parquet.file_layout import (
 from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.thrift import STOP, STRUCT, Struct, ThriftReader
 
-PARQUET_MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 TAIL_BYTES = 8
 # The first read from the end of a file has this size, because most footers fit in it.
@@ -41,6 +42,8 @@ _MAX_DEPTH = 100
 # The greatest Type of parquet.thrift, and the greatest encoding or codec that may be added later.
 _MAX_TYPE = 7
 _MAX_ENCODING = 31
+# Shorter offset indices, of a few pages, are parsed as other structures are, which is faster.
+_MIN_ARRAY_BYTES = 64
 # Bytes of an OffsetIndex: the header of its first field, which is a list; the size field of a list
 # whose size follows as a varint; and a PageLocation, with 0 in place of each value.
 _FIRST_LIST, _LONG_LIST = 0x19, 15
@@ -183,8 +186,23 @@ def _integer(raw: Struct, field: int, high: int = _MAX_INTEGER, default: int | N
 
 
 def _schema(data: bytes, metadata: Struct) -> FileSchema:
-    raw: list[Struct] = metadata[2]
-    elements = tuple(data[element.start : element.stop] for element in raw)
+    elements = tuple(data[element.start : element.stop] for element in metadata[2])
+    arrow_schema = None
+    for entry in metadata.get(5, ()):
+        if entry[1] == b"ARROW:schema":
+            arrow_schema = entry.get(2)
+    created_by = metadata.get(6)
+    if not isinstance(arrow_schema, bytes | None) or not isinstance(created_by, bytes | None):
+        raise ValueError("metadata is not text")
+    return _schema_of(elements, arrow_schema, _integer(metadata, 1, 1 << 31), created_by)
+
+
+@lru_cache(maxsize=64)
+def _schema_of(
+    elements: tuple[bytes, ...], arrow_schema: bytes | None, version: int, created_by: bytes | None
+) -> FileSchema:
+    """Return a schema. Files of one writer share the object and its cached results."""
+    raw = [ThriftReader(element).read_struct() for element in elements]
     fields: list[tuple[int, int]] = []
     leaves: list[SchemaLeaf] = []
     field_leaves: list[range] = []
@@ -217,13 +235,6 @@ def _schema(data: bytes, metadata: Struct) -> FileSchema:
         start = stop
     if start != len(raw):
         raise ValueError("the schema has elements outside its tree")
-    arrow_schema = None
-    for entry in metadata.get(5, ()):
-        if entry[1] == b"ARROW:schema":
-            arrow_schema = entry.get(2)
-    created_by = metadata.get(6)
-    if not isinstance(arrow_schema, bytes | None) or not isinstance(created_by, bytes | None):
-        raise ValueError("metadata is not text")
     return FileSchema(
         elements,
         tuple(fields),
@@ -231,7 +242,7 @@ def _schema(data: bytes, metadata: Struct) -> FileSchema:
         tuple(leaves),
         tuple(field_leaves),
         arrow_schema,
-        _integer(metadata, 1, 1 << 31),
+        version,
         created_by,
     )
 
@@ -283,9 +294,15 @@ def parse_chunk(raw: Struct, metadata: Struct, leaf: SchemaLeaf, file_bytes: int
 def parse_offset_index(data: bytes, chunk: ColumnChunk, num_rows: int) -> PageLocations:
     """Return the page locations of an OffsetIndex.
 
-    All bytes after its first field header are varints, so they are decoded by array operations.
+    All bytes after its first field header are varints, so those of many pages are decoded by array
+    operations.
     """
     try:
+        if len(data) < _MIN_ARRAY_BYTES:
+            raw = ThriftReader(data).read_struct()[1]
+            ints = [[_integer(page, field) for page in raw] for field in (1, 2, 3)]
+            starts, sizes, first_rows = (np.array(column, dtype=np.int64) for column in ints)
+            return checked_locations(starts, sizes, np.append(first_rows, num_rows), chunk)
         body = np.frombuffer(data, dtype=np.uint8, offset=2)
         ends = np.flatnonzero(body < 0x80) + 1
         starts = np.append(0, ends[:-1])

@@ -289,42 +289,44 @@ def open_pages(data, pages, bounds, columns, flags):
     return total
 
 
-@kernel(int64(readonly(uint8), int64, int64[:, ::1]))
-def find_pages(data, num_values, pages):
+@kernel(int64(readonly(uint8), int64, int64, int64, int64[:, ::1]))
+def find_pages(data, num_bytes, num_values, encryption_bytes, pages):
     """Write the start, size, number of values and number of rows of the pages of a chunk.
 
-    Follow the headers up to the end of the chunk. The number of rows is -1 if a header does not
-    have it. The number of values is -1 for a dictionary page, and 0 for pages without values.
-    Return the number of pages; or `MALFORMED` if a header cannot be read; or `CONTRADICTORY` if a
-    page ends outside the chunk, or if the pages have another number of values. If there are more
-    pages than columns in ``pages``, only the first are written.
+    ``data`` begins with a page header. Follow the headers until one is not complete in ``data``, or
+    until ``pages`` is full. ``num_bytes`` and ``num_values`` are those from here to the end of the
+    chunk. In the file, headers take ``encryption_bytes`` more.
+
+    The number of rows is -1 if a header does not have it. The number of values is -1 for a
+    dictionary page, and -2 for other pages without values. Return the number of pages; or
+    `MALFORMED` if the first header cannot be read; or `CONTRADICTORY` if a page ends outside the
+    chunk, or if the pages have more values than it.
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
     header = np.empty(_HEADER_FIELDS, dtype=np.int64)
     count = start = 0
-    while start < data.shape[0]:
+    while start < min(data.shape[0], num_bytes) and count < pages.shape[1]:
         begin = _page_header(data, start, data.shape[0], header, last, outer)
-        size = header[_COMPRESSED]
         if begin < 0:
-            return MALFORMED
-        if size < 0 or size > data.shape[0] - begin:
+            break
+        begin += encryption_bytes
+        kind, size = header[_TYPE], header[_COMPRESSED]
+        page_values, page_rows = header[_NUM_VALUES], header[_NUM_ROWS]
+        if kind < 0 or size < 0 or size > num_bytes - begin:
             return CONTRADICTORY
-        kind, page_values, page_rows = header[_TYPE], header[_NUM_VALUES], header[_NUM_ROWS]
         if kind == _DICTIONARY_PAGE:
             page_values = -1
         elif kind not in (_V1_PAGE, _V2_PAGE):
-            page_values = 0
+            page_values = -2
         elif page_values < 0 or page_values > num_values or page_rows > page_values:
             return CONTRADICTORY
-        if count < pages.shape[1]:
-            pages[0, count], pages[1, count] = start, begin + size - start
-            pages[2, count], pages[3, count] = page_values, page_rows
+        pages[0, count], pages[1, count] = start, begin + size - start
+        pages[2, count], pages[3, count] = page_values, page_rows
         num_values -= max(page_values, 0)
         count += 1
         start = begin + size
-    # If a damaged header claimed more values than its page has, pages at the end would be left out.
-    return count if num_values == 0 else CONTRADICTORY
+    return count if count else MALFORMED
 
 
 @kernel(int64(readonly(uint8), int64, int64[::1]))
@@ -348,60 +350,3 @@ def open_dictionary(data, codec, page):
     page[BODY_START], page[BODY_SIZE], page[DECOMPRESSED_SIZE] = begin, header[_COMPRESSED], size
     page[ENCODING], page[CHECKSUM], page[CHECKED_START] = header[_ENCODING], header[_CRC], begin
     return header[_NUM_VALUES]
-
-
-@kernel(int64(readonly(uint8), int64, int64, int64, int64, int64[:, ::1], int64))
-def locate_pages(data, start, stop, num_values, num_rows, pages, first):
-    """Locate the pages of a column chunk, as `zonebloom.parquet.page_headers.walk_pages` does.
-
-    The chunk is ``data[start:stop]``. The start, the size and the first row of each page are
-    written to ``pages``, shape ``(3, n)``, from position ``first`` on. Return the number of pages;
-    0 if pages may begin inside a row; or -1 if a page is refused.
-    """
-    last = np.zeros(_DEPTH, dtype=np.int64)
-    outer = np.zeros(_DEPTH, dtype=np.int64)
-    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
-    # Each row has exactly one value then, even if the schema allows repeated values.
-    is_flat = num_values == num_rows
-    values, rows, count = np.int64(0), np.int64(0), np.int64(0)
-    while start < stop:
-        body = _page_header(data, start, stop, header, last, outer)
-        kind, size = header[_TYPE], header[_COMPRESSED]
-        if body < 0 or kind < 0 or not 0 <= size <= stop - body:
-            return np.int64(-1)
-        if not 0 <= header[_UNCOMPRESSED] <= _MAX_BYTES:
-            return np.int64(-1)
-        if kind in (_V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE) and (
-            not 0 <= header[_NUM_VALUES] <= _MAX_BYTES or header[_ENCODING] < 0
-        ):
-            return np.int64(-1)
-        if kind in (_V1_PAGE, _V2_PAGE):
-            page_values = page_rows = header[_NUM_VALUES]
-            if kind == _V2_PAGE:
-                page_rows = header[_NUM_ROWS]
-                definition_bytes, repetition_bytes = (
-                    header[_DEFINITION_BYTES],
-                    header[_REPETITION_BYTES],
-                )
-                if definition_bytes < 0 or repetition_bytes < 0:
-                    return np.int64(-1)
-                if definition_bytes > size or repetition_bytes > size - definition_bytes:
-                    return np.int64(-1)
-                if not 0 <= page_rows <= page_values:
-                    return np.int64(-1)
-                if not 0 <= header[_NUM_NULLS] <= page_values:
-                    return np.int64(-1)
-            if is_flat:
-                page_rows = page_values
-            elif kind == _V1_PAGE or (page_values and not page_rows):
-                return np.int64(0)
-            if count == pages.shape[1] - first:
-                return np.int64(-1)
-            pages[0, first + count] = start
-            pages[1, first + count] = body + size - start
-            pages[2, first + count] = rows
-            count += 1
-            rows += page_rows
-            values += page_values
-        start = body + size
-    return count if values == num_values and rows == num_rows else np.int64(-1)

@@ -21,7 +21,6 @@ import pyarrow as pa
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, nested_kernels, row_kernels, value_kernels
-from zonebloom.parquet.codecs import error_for_code
 from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.dictionaries import Dictionary, copied_texts
 from zonebloom.parquet.file_layout import ColumnChunk, FilePages
@@ -50,6 +49,7 @@ from zonebloom.parquet.leaf_type import (
     fixed_width_array,
 )
 from zonebloom.parquet.nested_schema import Node
+from zonebloom.parquet.page_headers import follow_headers
 from zonebloom.storage.random_access import FragmentFile
 
 _CONTRADICTION = "the levels of a page contradict one another"
@@ -128,13 +128,8 @@ class NestedReader:
         chunk, num_rows = part.chunk, self._group.num_rows
         if not node.repetition and chunk.num_values != num_rows:
             raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
-        num_pages = header_kernels.find_pages(
-            data, chunk.num_values, np.empty((4, 0), dtype=np.int64)
-        )
-        if num_pages < 0:
-            raise error_for_code(num_pages)
-        walked = np.empty((4, num_pages), dtype=np.int64)
-        header_kernels.find_pages(data, chunk.num_values, walked)
+        walk = follow_headers(lambda start: [(data[start:], 0)], 0, data.size, chunk.num_values)
+        walked = np.array(list(walk), dtype=np.int64).reshape(-1, 4).T
         # Leave out the dictionary, and pages without values.
         starts, sizes, num_values, page_rows = walked[:, walked[2] > 0]
         if not node.repetition:

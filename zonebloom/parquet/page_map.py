@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +29,7 @@ from zonebloom.parquet.file_layout import (
     PageLocations,
     RowGroup,
 )
-from zonebloom.parquet.footer import (
-    PARQUET_MAGIC,
-    TAIL_BYTES,
-    checked_locations,
-    parse_footer,
-    read_footer,
-    reader_of_bytes,
-)
+from zonebloom.parquet.footer import checked_locations, parse_footer
 from zonebloom.storage.ipc_layout import open_uncompressed
 
 PAGE_MAP_SCHEMA = pa.schema(
@@ -54,17 +46,6 @@ PAGE_MAP_SCHEMA = pa.schema(
 )
 # The integers of each column chunk in ``chunks``. `PageMapBuilder` has their order.
 _CHUNK_INTS = 8
-# Files of which more is in memory are read without the kernel.
-_MAX_GROUPS, _MAX_CHUNKS, _MAX_PAGES = 1 << 10, 1 << 12, 1 << 14
-_MAX_KNOWN_SCHEMAS = 256
-
-
-class _KnownSchema(NamedTuple):
-    """A schema that several files have, and the number of its head."""
-
-    schema: FileSchema
-    head: int
-    physical_types: np.ndarray
 
 
 class PageMapBuilder:
@@ -72,16 +53,12 @@ class PageMapBuilder:
 
     def __init__(self) -> None:
         self._heads: dict[bytes, int] = {}
-        # The schemas of files that were added as bytes, by the bytes around their row groups.
-        self._known_schemas: dict[bytes, _KnownSchema] = {}
         # Fragment id, number of the head, first row, number of rows, number of integers of the
         # chunks, and number of pages of each row group.
         self._row_groups: list[tuple[int, int, int, int, int, int]] = []
         self._chunks: list[np.ndarray] = []
-        # The starts, sizes and first rows of pages, shape (3, n).
-        self._pages: list[np.ndarray] = []
-        # The arguments of the kernel, which it fills anew for each file.
-        self._buffers: tuple[np.ndarray, ...] = ()
+        # The starts, sizes and first rows of the pages of each chunk.
+        self._pages: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def add(self, fragment_id: int, file_pages: FilePages) -> None:
         """Add the row groups of a file."""
@@ -94,7 +71,7 @@ class PageMapBuilder:
                 locations = file_pages.locations(number, leaf)
                 if locations is not None:
                     first_rows = locations.first_rows[:-1]
-                    self._pages.append(np.stack([locations.starts, locations.sizes, first_rows]))
+                    self._pages.append((locations.starts, locations.sizes, first_rows))
                     num_pages = locations.starts.size
                 total_pages += num_pages
                 bits = sum(1 << encoding for encoding in set(chunk.encodings))
@@ -106,78 +83,16 @@ class PageMapBuilder:
                 (fragment_id, head, group.first_row, group.num_rows, size, total_pages)
             )
 
-    def add_bytes(self, fragment_id: int, data: pa.Buffer) -> FileSchema:
-        """Add the row groups of a file whose bytes are in memory, and return its schema.
-
-        Raises
-        ------
-        FragmentUnreadable
-            If `read_footer` cannot read the file.
-        """
-        # This is imported late, because only builds need its kernels.
-        from zonebloom.parquet import footer_kernels
-
-        view = memoryview(data).cast("B")
-        if not self._buffers:
-            self._buffers = tuple(
-                np.empty(shape, dtype=np.int64)
-                for shape in (
-                    (_MAX_GROUPS, 2),
-                    (_MAX_CHUNKS, _CHUNK_INTS + 2),
-                    (3, _MAX_PAGES),
-                    footer_kernels.RESULT_INTS,
-                )
-            )
-        groups, chunks, pages, result = self._buffers
-        start = -1
-        if view[-4:] == PARQUET_MAGIC:
-            start = footer_kernels.read_row_groups(np.frombuffer(view, np.uint8), *self._buffers)
-        if start < 0:
-            return self._add_refused(fragment_id, data)
-        num_groups, num_leaves, num_pages, schema_stop, groups_stop = result.tolist()
-        stop = data.size - TAIL_BYTES
-        key = b"".join([view[start:schema_stop], view[groups_stop:stop]])
-        known = self._known_schemas.get(key)
-        if known is None:
-            schema = parse_footer(bytes(view[start:stop]), data.size).schema
-            types = np.array([leaf.physical_type for leaf in schema.leaves], dtype=np.int64)
-            known = _KnownSchema(schema, self._head_number(schema), types)
-            if len(self._known_schemas) == _MAX_KNOWN_SCHEMAS:
-                self._known_schemas.clear()
-            self._known_schemas[key] = known
-        # A file without row groups does not say how many leaves they would have.
-        num_leaves = max(num_leaves, 0)
-        chunks = chunks[: num_groups * num_leaves, :_CHUNK_INTS]
-        if num_groups and not np.array_equal(
-            chunks[:, 0].reshape(num_groups, num_leaves), [known.physical_types] * num_groups
-        ):
-            return self._add_refused(fragment_id, data)
-        self._chunks.append(chunks.flatten())
-        self._pages.append(pages[:, :num_pages].copy())
-        first_row = 0
-        for num_rows, group_pages in groups[:num_groups].tolist():
-            size = _CHUNK_INTS * num_leaves
-            self._row_groups.append(
-                (fragment_id, known.head, first_row, num_rows, size, group_pages)
-            )
-            first_row += num_rows
-        return known.schema
-
-    def _add_refused(self, fragment_id: int, data: pa.Buffer) -> FileSchema:
-        """Add a file that the kernel refused, or raise."""
-        pages = read_footer(data.size, reader_of_bytes(data), with_pages=True)
-        self.add(fragment_id, pages)
-        return pages.schema
-
     def _head_number(self, schema: FileSchema) -> int:
-        return self._heads.setdefault(encode_head(schema), len(self._heads))
+        return self._heads.setdefault(_encoded_head(schema), len(self._heads))
 
     def encode(self) -> pa.Buffer:
         """Return the bytes of ``pages.arrow``."""
         row_groups = np.array(self._row_groups, dtype=np.int64).reshape(-1, 6)
         ids, heads, first_rows, num_rows, num_integers, num_pages = row_groups.T
         dictionary = pa.array(list(self._heads), pa.binary())
-        pages = np.concatenate([np.empty((3, 0), dtype=np.int64), *self._pages], axis=1)
+        no_pages = (np.empty(0, dtype=np.int64),) * 3
+        pages = map(np.concatenate, zip(no_pages, *self._pages, strict=True))
         columns = [
             pa.array(ids.astype(np.uint64)),
             pa.DictionaryArray.from_arrays(pa.array(heads.astype(np.int32)), dictionary),
@@ -187,6 +102,11 @@ class PageMapBuilder:
             *(_lists_of(num_pages, values) for values in pages),
         ]
         return _encode_table(pa.Table.from_arrays(columns, schema=PAGE_MAP_SCHEMA))
+
+
+@lru_cache(maxsize=64)
+def _encoded_head(schema: FileSchema) -> bytes:
+    return encode_head(schema)
 
 
 def _lists_of(lengths: np.ndarray, values: np.ndarray) -> pa.Array:
