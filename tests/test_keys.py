@@ -138,7 +138,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("uuid", ["k5"], "no UUID; write '00000000-"),
     ("uuid", [5], "keys are int64"),
     ("decimal", [0.5], r"keys are double, column 'decimal' is decimal128\(12, 2\)"),
-    ("naive", [NOON.replace(tzinfo=datetime.UTC)], "'naive': .*, of UTC, is compared"),
+    ("naive", [NOON.replace(tzinfo=datetime.UTC)], "'naive': .*, with a zone, is compared"),
     ("zoned", [NOON], "'zoned': .*, without a zone, is compared"),
     ("zoned", [DAY], "'zoned': .*, without a zone, is compared"),
     ("duration", [5], "keys are int64"),

@@ -97,7 +97,7 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
         return literal
     if kind in _DATETIME_KINDS and target in _DATETIME_KINDS:
         if (kind == "instant") != (target == "instant"):
-            raise _time_zone_error(column, literal, "TIMESTAMP {!r}")
+            raise _time_zone_error(column, literal)
         return literal
     if kind != target:
         raise Unanswerable(
@@ -139,13 +139,13 @@ def cast_literal(literal: Literal, type_: pa.DataType) -> Literal:
         datetime_literal = parse_timestamp(value) if kind == "text" else literal
         if pt.is_timestamp(type_):
             if target == "instant" and datetime_literal.kind != "instant":
-                raise _time_zone_error(type_, datetime_literal, "TIMESTAMP {!r}")
+                raise _time_zone_error(type_, datetime_literal)
             return Literal(
                 "instant" if datetime_literal.kind == "instant" else "timestamp",
                 datetime_literal.value,
             )
         if datetime_literal.kind == "instant":
-            raise _time_zone_error(type_, datetime_literal, "DATE {!r}")
+            raise _time_zone_error(type_, datetime_literal)
         return Literal(
             "date", datetime_literal.value // SECONDS_PER_DAY * Fraction(SECONDS_PER_DAY)
         )
@@ -157,10 +157,10 @@ def cast_literal(literal: Literal, type_: pa.DataType) -> Literal:
     return literal
 
 
-def _time_zone_error(column: pa.DataType, literal: Literal, form: str) -> Unanswerable:
+def _time_zone_error(column: pa.DataType, literal: Literal) -> Unanswerable:
     micros = pa.scalar(literal.value * 10**6 // 1, pa.int64())
     moment = micros.cast(pa.timestamp("us", "UTC" if literal.kind == "instant" else None))
-    return Unanswerable(*describe_time_zone_mismatch(column, moment, form))
+    return Unanswerable(*describe_time_zone_mismatch(column, moment))
 
 
 def _nearest_double(value: Fraction | float) -> Fraction | float:

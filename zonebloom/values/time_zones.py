@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pyarrow as pa
 
 from zonebloom.values.normal_types import decoded_type
@@ -15,52 +13,29 @@ TIME_ZONE_ADVICE = (
 )
 
 
-def describe_time_zone_mismatch(
-    column: pa.DataType, literal: pa.Scalar, form: str
-) -> tuple[str, str]:
-    """Return the problem and the advice for a literal and a column of which only one has a zone.
-
-    ``form`` is a format string that writes a time in the language of the filter.
-    """
-    column, zone = decoded_type(column), getattr(literal.type, "tz", None)
-    zone_text = "without a zone" if zone is None else f"of {zone}"
+def describe_time_zone_mismatch(column: pa.DataType, literal: pa.Scalar) -> tuple[str, str]:
+    """Return the problem and the advice for a literal and a column of which only one has a zone."""
+    column = decoded_type(column)
     try:
-        # This makes a date the first moment of the day, and cuts nanoseconds.
+        # This makes a date the first moment of the day, and cuts nanoseconds. A time with a zone is
+        # stored in UTC.
         moment = literal.cast(pa.timestamp("us"), safe=False).as_py()
-        time_zone = _parse_zone(column.tz if zone is None else zone)
-    except (ValueError, OverflowError, KeyError, pa.ArrowException):
-        problem = f"a time {zone_text} is compared with a column of {column}"
-        return problem, f"write it as {column}"
-    if zone is None:
-        problem = f"{moment}, {zone_text}, is compared with a column of {column}"
-        zone_name, in_zone = column.tz, moment.replace(tzinfo=time_zone)
-        in_utc, subject = moment.replace(tzinfo=datetime.UTC), "it is"
-    else:
-        local_time = moment.replace(tzinfo=datetime.UTC).astimezone(time_zone)
-        problem = (
-            f"{local_time}, {zone_text}, is compared with a column of {column}, without a zone"
+    except (ValueError, OverflowError, pa.ArrowException):
+        return f"a time is compared with a column of {column}", f"write it as {column}"
+    if getattr(literal.type, "tz", None) is None:
+        return (
+            f"{moment}, without a zone, is compared with a column of {column}",
+            f"write it with a zone, as '{moment}+00:00' if it is UTC",
         )
-        zone_name, in_zone = zone, local_time.replace(tzinfo=None)
-        in_utc, subject = moment, "the column holds"
-    advice = f"write {form.format(str(in_utc))} if {subject} UTC"
-    if str(in_zone) != str(in_utc):
-        advice += f", {form.format(str(in_zone))} if {subject} the time in {zone_name}"
-    return problem, advice
+    return (
+        f"{moment}+00:00, with a zone, is compared with a column of {column}, without a zone",
+        f"write it without a zone, as '{moment}' if the column holds UTC",
+    )
 
 
 def time_zone_mismatch_message(name: str, column: pa.DataType, literal: pa.Scalar) -> str | None:
-    """Return why a Python time is not compared with a column, or None if it can be."""
+    """Return why a time is not compared with a column, or None if it can be."""
     if not time_zones_differ(column, literal.type):
         return None
-    problem, advice = describe_time_zone_mismatch(column, literal, "datetime.fromisoformat({!r})")
+    problem, advice = describe_time_zone_mismatch(column, literal)
     return f"{name}: {problem}; {advice}"
-
-
-def _parse_zone(name: str) -> datetime.tzinfo:
-    """Return a time zone for its name, or for an offset from UTC such as +01:00."""
-    if name[0] in "+-":
-        return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
-    # Few filters need time zones, and this takes long to import.
-    from zoneinfo import ZoneInfo
-
-    return ZoneInfo(name)
