@@ -1,4 +1,4 @@
-"""Check that rewriting expressions keeps their rows, even for long and deep ones."""
+"""Check that expressions keep their rows, even long and deep ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import acero
-from seams import set_constant
 
 import zonebloom as zb
 from zonebloom.errors import FilterError
@@ -28,10 +27,9 @@ from zonebloom.predicates import (
     IsNull,
     Not,
     Or,
-    arrow,
     translate_filter,
 )
-from zonebloom.predicates.arrow_form import expression_text, read_expression
+from zonebloom.predicates.arrow_form import expression_text
 
 F = pc.field
 MOMENTS = [dt.datetime(2020, 1, 1), None, dt.datetime(1970, 1, 1)]
@@ -107,28 +105,13 @@ def truth(expression, table=TABLE):
 @given(trees)
 def test_rewritten_expressions_have_the_same_results(expression):
     expected = truth(expression)
-    with pytest.MonkeyPatch.context() as patched:
-        set_constant(patched, arrow, "_MIN_ENTRIES_TO_REWRITE", 0)
-        try:
-            rewritten, _ = translate_filter(expression, TABLE.schema)
-        except FilterError as error:
-            assert "without a zone" in str(error)
-            return
+    try:
+        rewritten, _ = translate_filter(expression, TABLE.schema)
+    except FilterError as error:
+        assert "without a zone" in str(error)
+        return
     if expected is not None:
         assert truth(rewritten) == expected
-
-
-@pytest.mark.parametrize("name", [name for name in TABLE.column_names if name != "st"])
-def test_chains_of_every_type_keep_their_results(name):
-    column, values = F(name), TABLE[name].combine_chunks()
-    values = [value for value in values if value.is_valid]
-    chain = functools.reduce(operator.or_, [column == value for value in values[:2] * 100])
-    for expression in (chain, ~chain, functools.reduce(operator.and_, [column != values[0]] * 200)):
-        rewritten, _ = translate_filter(expression, TABLE.schema)
-        assert truth(rewritten) == truth(expression)
-        assert len(read_expression(rewritten).entries) < len(
-            read_expression(expression).entries
-        ) or name in ("b", "cat")
 
 
 ROWS = 500
@@ -165,9 +148,11 @@ WANTED = [number for number in KEYS if number % 6 == 0]
 CHAINS = {
     "SQL": lambda: " OR ".join(f"id = {n}" for n in TERMS),
     "SQL, negated": lambda: "NOT (" + " AND ".join(f"{n} <> id" for n in TERMS) + ")",
-    "PyArrow": lambda: functools.reduce(operator.or_, [key == n for n in TERMS]),
-    "PyArrow, right": lambda: functools.reduce(lambda a, b: b | a, [key == n for n in TERMS]),
-    "PyArrow, negated": lambda: ~functools.reduce(operator.and_, [key != n for n in TERMS]),
+    "PyArrow": lambda: functools.reduce(operator.or_, [key == n for n in TERMS[:1000]]),
+    "PyArrow, right": lambda: functools.reduce(
+        lambda a, b: b | a, [key == n for n in TERMS[:1000]]
+    ),
+    "PyArrow, negated": lambda: ~functools.reduce(operator.and_, [key != n for n in TERMS[:1000]]),
     "tuples": lambda: [[("id", "=", n)] for n in TERMS],
     "tuples, of several": lambda: [[("id", "=", n), ("id", ">=", 0)] for n in TERMS[:2000]],
     "Predicate": lambda: Or(tuple(Equals(("id",), pa.scalar(n)) for n in TERMS)),
@@ -181,7 +166,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("language", CHAINS)
-def test_long_chains_become_sets(ds, language):
+def test_long_chains_are_answered(ds, language):
     assert numbers_of(ds, CHAINS[language]()) == WANTED
 
 
@@ -234,7 +219,7 @@ DEEP = {
 
 @pytest.mark.parametrize("kind", DEEP)
 def test_deep_filters_are_answered_or_raise(ds, kind):
-    for deep in (10, 60, 148, 300, 600, 900, 3000):
+    for deep in (10, 60, 148, 300, 900, 1900, 3000):
         filter = DEEP[kind](deep)
         try:
             numbers = numbers_of(ds, filter)
@@ -265,6 +250,39 @@ def test_int64_is_compared_exactly_with_uint64(ds):
         f"u IN ({top - 3}, -1, 5)",
     ):
         assert numbers_of(ds, filter) == [3]
+
+
+@pytest.mark.parametrize("value", [0, 5, 2**53 + 1])
+@pytest.mark.parametrize("name", ["u64", "i64"])
+def test_int64_and_uint64_compare_as_in_python(name, value):
+    column, values = F(name), TABLE[name].to_pylist()
+    literal = pa.scalar(value, pa.int64() if name == "u64" else pa.uint64())
+    for compare in COMPARED:
+        expression = compare(column, literal)
+        expected = [None if v is None else compare(v, value) for v in values]
+        for filter, wanted in (
+            (expression, expected),
+            (~expression, [None if v is None else not v for v in expected]),
+            (pc.if_else(F("s") == "a", ~expression, expression) | ~F("s").is_valid(), None),
+            (functools.reduce(operator.or_, [expression] * 1000), expected),
+        ):
+            row_filter, _ = translate_filter(filter, TABLE.schema)
+            assert truth(row_filter) == (
+                wanted or [not expected[0], *[v is None or v for v in expected[1:]]]
+            )
+
+
+@pytest.mark.parametrize(("name", "other"), [("u64", -1), ("i64", 2**63)])
+@pytest.mark.parametrize("skip_nulls", [False, True])
+def test_sets_of_int64_and_uint64_match_as_in_python(name, other, skip_nulls):
+    values = TABLE[name].to_pylist()
+    members = pa.array([5, other, None], pa.int64() if name == "u64" else pa.uint64())
+    options = pc.SetLookupOptions(members, skip_nulls=skip_nulls)
+    is_in = pc.Expression._call("is_in", [F(name)], options)
+    expected = [v == 5 or (v is None and not skip_nulls) for v in values]
+    for filter, wanted in ((is_in, expected), (~is_in, [not v for v in expected])):
+        row_filter, _ = translate_filter(filter, TABLE.schema)
+        assert truth(row_filter) == wanted
 
 
 def test_messages_show_bytes_that_are_not_utf8() -> None:

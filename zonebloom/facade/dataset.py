@@ -272,11 +272,12 @@ class Dataset(pads.UnionDataset, Displayed):
         would round, every zone may match. ``= NULL`` matches nothing, NaN equals nothing (except in
         a Polars expression), 0.0 equals -0.0. Lossless casts of a column do not prevent the use of
         its index. Comparing a time without a time zone to a column with one, or the reverse, is
-        refused, because engines assume different zones; the message gives both spellings. Compare
+        refused, because engines assume different zones; the message says how to write it. Compare
         a UUID column with text or ``UUID '...'``, and UUIDs stored as binary(16) with
         ``UUID '...'`` or ``X'...'``. Names in SQL match exactly, or else without case. A chain of
         more than 4,000 OR conditions is refused, unless all are equalities of one column, which
-        become a set.
+        become a set. An expression of PyArrow may have at most 2,000 levels, as a chain of 2,000
+        OR has.
 
         If a file is rewritten in place while it is read with an index, it is read again, or
         `FragmentChanged` is raised before its last rows are returned. Files that are read whole

@@ -1,4 +1,4 @@
-"""Translate PyArrow expressions into predicates, and rewrite them where PyArrow is slow or fails.
+"""Translate PyArrow expressions into predicates, and rewrite comparisons in which PyArrow fails.
 
 If the serialized expression has a layout that `arrow_form` does not know, the whole filter becomes
 `Unknown`. This is slower but never wrong. A comparison in which PyArrow would round a value also
@@ -8,12 +8,10 @@ becomes `Unknown`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from zonebloom.base.arrays import decode_dictionary
 from zonebloom.errors import FilterError
@@ -22,10 +20,10 @@ from zonebloom.predicates.arrow_form import (
     ExpressionNode,
     MalformedExpression,
     expression_text,
-    nesting_error,
     parse_entries,
     plain_literals,
     read_expression,
+    require_bounded_depth,
     subexpression,
 )
 from zonebloom.predicates.expression import (
@@ -46,11 +44,6 @@ from zonebloom.values.types import (
     time_zones_differ,
 )
 
-# Shorter expressions are applied as they are.
-_MIN_ENTRIES_TO_REWRITE = 600
-# The deepest alternation of AND and OR that is applied. PyArrow recurses and would overflow its
-# stack at some depth.
-_MAX_ALTERNATIONS = 200
 _INT64_TYPES = {pa.int64(), pa.uint64()}
 # The functions of SQL with the same meaning. They take a pattern as an option.
 _TEXT_FUNCTIONS = {
@@ -60,7 +53,6 @@ _TEXT_FUNCTIONS = {
     "starts_with": "starts_with",
     "ends_with": "ends_with",
 }
-_CONNECTIVES = ("and_kleene", "or_kleene", "invert")
 _ARROW_COMPARISONS = {"equal": "=", "less": "<", "less_equal": "<=", "greater": ">"}
 _ARROW_COMPARISONS |= {"greater_equal": ">=", "not_equal": "!="}
 
@@ -75,7 +67,7 @@ class _ArrowColumn(NamedTuple):
 def translate_arrow(
     expression: pc.Expression, schema: pa.Schema
 ) -> tuple[pc.Expression, ast.Predicate]:
-    """Translate an expression into a fast row filter and a predicate."""
+    """Translate an expression into the row filter to apply and a predicate."""
     translator = _translate_or_unknown(expression, schema)
     if isinstance(translator, ast.Unknown):
         return expression, translator
@@ -118,7 +110,8 @@ class _ArrowTranslator:
             self._expression = plain_expression
             self._serialized = read_expression(plain_expression)
         self._nodes = parse_entries(self._serialized.entries)
-        self._mixes_signs = False
+        # The nodes that compare int64 with uint64, with predicates for exactly the same rows.
+        self._mixed_nodes: list[tuple[ExpressionNode, ast.Predicate]] = []
         for node in self._nodes:
             self._set_meaning(node)
         self.predicate = ast.simplify(self._as_condition(self._nodes[-1]))
@@ -149,7 +142,7 @@ class _ArrowTranslator:
         if name in ("and_not", "and_not_kleene") and len(args) == 2:
             return ast.And((self._as_condition(args[0]), ast.negation(self._as_condition(args[1]))))
         if name in _ARROW_COMPARISONS:
-            return self._translate_comparison(args, _ARROW_COMPARISONS[name])
+            return self._translate_comparison(node, _ARROW_COMPARISONS[name])
         if name == "is_in":
             return self._translate_is_in(node)
         if name in ("is_null", "is_valid"):
@@ -203,11 +196,10 @@ class _ArrowTranslator:
         assert isinstance(meaning, ast.Predicate)
         return meaning
 
-    def _translate_comparison(self, args: list[ExpressionNode], operator: str) -> ast.Predicate:
+    def _translate_comparison(self, node: ExpressionNode, operator: str) -> ast.Predicate:
+        args = node.args
         if len(args) != 2:
             raise MalformedExpression("a comparison takes two arguments")
-        if operator == "!=":
-            return ast.negation(self._translate_comparison(args, "="))
         left, right = args
         for side in args:
             if isinstance(side.meaning, pa.Scalar) and not side.meaning.is_valid:
@@ -223,12 +215,21 @@ class _ArrowTranslator:
         refuse_uuid_text(value, column.type)
         if not equal_is_exact(column.type, value.type):
             raise Unanswerable(f"comparing {column.type} with {value.type} may round")
-        self._mixes_signs = self._mixes_signs or _differ_in_signedness(column.type, value.type)
-        if operator == "=":
-            return ast.Equals(column.path, value)
-        if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
+        if operator in ("=", "!="):
+            equals = ast.Equals(column.path, value)
+            predicate = equals if operator == "=" else ast.negation(equals)
+        elif pa.types.is_floating(value.type) and math.isnan(value.as_py()):
             raise Unanswerable("the order of NaN depends on the engine")
-        return ast.Compares(column.path, operator, value)  # pyright: ignore[reportArgumentType]
+        else:
+            predicate = ast.Compares(column.path, operator, value)  # pyright: ignore[reportArgumentType]
+        self._note_mixed_signs(node, predicate, column.type, value.type)
+        return predicate
+
+    def _note_mixed_signs(
+        self, node: ExpressionNode, exact: ast.Predicate, column: pa.DataType, value: pa.DataType
+    ) -> None:
+        if column != value and {column, value} == _INT64_TYPES:
+            self._mixed_nodes.append((node, exact))
 
     def _translate_is_in(self, node: ExpressionNode) -> ast.Predicate:
         if len(node.args) != 1 or self._option(node, "_type_name") != b"SetLookupOptions":
@@ -247,8 +248,14 @@ class _ArrowTranslator:
             refuse_uuid_text(values[0], column.type)
             if not lookup_is_exact(column.type, values):
                 raise Unanswerable(f"looking {column.type} up in a set of {values.type} may round")
-            self._mixes_signs = self._mixes_signs or _differ_in_signedness(column.type, values.type)
-        return ast.IsIn(column.path, values, null_matches)
+        predicate = ast.IsIn(column.path, values, null_matches)
+        if null_matches:
+            self._note_mixed_signs(node, predicate, column.type, values.type)
+        elif null_matching in (0, 1):
+            # PyArrow's is_in returns false for null.
+            is_in = ast.And((predicate, ast.Not(ast.IsNull(column.path))))
+            self._note_mixed_signs(node, is_in, column.type, values.type)
+        return predicate
 
     def _translate_is_null(self, node: ExpressionNode) -> ast.Predicate:
         if len(node.args) != 1:
@@ -294,55 +301,19 @@ class _ArrowTranslator:
         return ast.Unknown(ast.shorten(text), reason, expression=expression, requires=requires)
 
     def row_filter(self) -> pc.Expression:
-        """Return an equivalent expression that PyArrow evaluates fast and without overflow.
+        """Return the expression, with other comparisons of int64 with uint64.
 
-        The result is true, false and null for the same rows:
-
-            a = 0 OR a = 1 OR ... OR s LIKE 'x%'    ->    a IN (0, 1, ...) OR s LIKE 'x%'
-            u = 5, a uint64 and an int64            ->    u = 5, both uint64
-
-        PyArrow takes more than linear time for a long chain. It also casts uint64 to int64 to
-        compare the two, which fails from 2**63 on.
+        PyArrow casts uint64 to int64 to compare the two, which fails from 2**63 on. The result is
+        true, false and null for the same rows.
         """
-        if len(self._serialized.entries) <= _MIN_ENTRIES_TO_REWRITE and not self._mixes_signs:
+        if not self._mixed_nodes:
+            require_bounded_depth(self._serialized.entries)
             return self._expression
-        root = self._nodes[-1]
-        condition_ids = {id(root)}
-        for node in reversed(self._nodes):
-            if id(node) in condition_ids and node.name in _CONNECTIVES:
-                condition_ids.update(map(id, node.args))
-        predicates: dict[int, ast.Predicate] = {}
-        for node in self._nodes:
-            if id(node) in condition_ids:
-                predicates[id(node)] = self._exact_condition(
-                    node, [predicates.get(id(arg)) for arg in node.args]
-                )
-        predicate = ast.flatten(predicates[id(root)])
-        if ast.depth(predicate) > _MAX_ALTERNATIONS:
-            raise nesting_error(_MAX_ALTERNATIONS)
-        return expression_from_predicate(predicate, self._schema, exact=True)
-
-    def _exact_condition(self, node: ExpressionNode, terms: Sequence[Any]) -> ast.Predicate:
-        """Return a predicate that is true, false and null for exactly the same rows as the node.
-
-        `node.meaning` does not suffice, because a predicate for the index may be true or false for
-        more rows.
-        """
-        meaning = node.meaning
-        if node.name == "invert":
-            return ast.negation(*terms)
-        if node.name in _CONNECTIVES:
-            return (ast.And if node.name == "and_kleene" else ast.Or)(tuple(terms))
-        leaf = meaning.term if isinstance(meaning, ast.Not) else meaning
-        if isinstance(leaf, ast.Equals | ast.Compares | ast.IsNull):
-            return meaning
-        if isinstance(leaf, ast.IsIn) and pt.is_integer(leaf.values.type):
-            if leaf.null_matches or node.name == "if_else":
-                return leaf
-            if self._option(node, "null_matching_behavior") in (0, 1):
-                # PyArrow's is_in returns false for null.
-                return ast.And((leaf, ast.Not(ast.IsNull(leaf.column))))
-        return self._unknown_condition(node, "")
+        replacements = [
+            (node, expression_from_predicate(predicate, self._schema, exact=True))
+            for node, predicate in self._mixed_nodes
+        ]
+        return subexpression(self._serialized, self._nodes[-1], replacements)
 
 
 def _if_else_predicate(
@@ -359,10 +330,6 @@ def _if_else_predicate(
     # If the test is null, if_else returns null and this predicate may return false. This is safe,
     # because a search only bounds the rows for which the condition is true, or is false.
     return ast.Or((ast.And((test, if_true)), ast.And((ast.negation(test), if_false))))
-
-
-def _differ_in_signedness(left: pa.DataType, right: pa.DataType) -> bool:
-    return left != right and {left, right} == _INT64_TYPES
 
 
 def _require_arrow_column(node: ExpressionNode, reason: str) -> _ArrowColumn:
