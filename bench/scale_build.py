@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from bench.cold import peak_bytes
@@ -49,6 +50,14 @@ class _Timer:
 
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter() - self._start
+
+
+class _Segments:
+    """A file system that creates the folders of segments, as a catalog does."""
+
+    def open_output_stream(self, path: str) -> pa.NativeFile:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return _FILES.open_output_stream(path)
 
 
 class _Fragment(NamedTuple):
@@ -98,8 +107,16 @@ def _build_table(rows: int, path: str, timer: _Timer) -> WrittenTable:
 
 
 def _build_buckets(fragments: Sequence[_Fragment], path: str, timer: _Timer) -> WrittenTable:
+    # The temporary segments of a large build lie beside the folder of its file.
+    with tempfile.TemporaryDirectory(dir=Path(path).parent) as folder:
+        written = _write_buckets(fragments, f"{folder}/0/{Path(path).name}", timer)
+        Path(folder, "0", Path(path).name).rename(path)
+    return written
+
+
+def _write_buckets(fragments: Sequence[_Fragment], path: str, timer: _Timer) -> WrittenTable:
     with timer:
-        writer = HashSegmentWriter(_FILES, path, HashParameters())
+        writer = HashSegmentWriter(_Segments(), _FILES, path, HashParameters())
     for fragment in fragments:
         keys = fragment.keys()
         with timer:

@@ -3,13 +3,12 @@
 import itertools
 import struct
 import zlib
-from bisect import bisect_right
 from typing import NamedTuple
 
 import xxhash
 
 MAGIC = b"ZBBUCKET"
-HEAD = struct.Struct("<qd12Q6I")
+HEAD = struct.Struct("<qd12Q4I")
 TRAILER = struct.Struct("<QQII8s")
 OVERFLOW = 0xFFFFFFFF
 MAX_ROWS = 2**32 - 1
@@ -35,16 +34,14 @@ class Head(NamedTuple):
     block_bits: int
     bucket_bits: int
     remainder_bits: int
-    group_bits: int
-    zone_shift: int
-    reserved: int
+    zone_bits: int
 
 
 class Entry(NamedTuple):
-    """An entry of a block. It has a group, or the offset and the size of a posting."""
+    """An entry of a block. It has a zone, or the offset and the size of a posting."""
 
     prefix: int
-    group: int | None
+    zone: int | None
     posting: tuple[int, int] | None
 
 
@@ -92,9 +89,8 @@ class HashFile:
         self.total_bits = head.block_bits + head.bucket_bits + head.remainder_bits
         require(max(head.block_bits, head.bucket_bits) <= 40, "too many blocks or buckets")
         require(head.remainder_bits >= 1 and self.total_bits <= 64, "bad bits of the hash")
-        require(1 <= head.group_bits <= 32 and head.zone_shift <= 32, "bad bits of groups")
-        require(head.remainder_bits + head.group_bits <= 56, "entries are too wide")
-        require(head.reserved == 0, "a reserved field is used")
+        require(1 <= head.zone_bits <= 32, "bad bits of zones")
+        require(head.remainder_bits + head.zone_bits <= 56, "entries are too wide")
         require(head.slot_bytes % 8 == 0 and head.slot_bytes >= 32, "a bad size of a slot")
         require(head.heap_bytes % 8 == 0, "a bad size of the heap")
         require(tail_bytes == HEAD.size + head.runs_bytes, "another size of the tail")
@@ -117,11 +113,7 @@ class HashFile:
             if run_zones != 1:
                 require(0 < head.number_of_items <= MAX_ROWS and num_rows > 0, "a bad run")
                 require(-(-num_rows // head.number_of_items) == run_zones, "a bad run")
-        group_zones = 1 << head.zone_shift
-        self._first_zones = [0, *itertools.accumulate(zones)]
-        self._first_groups = [0, *itertools.accumulate(-(-n // group_zones) for n in zones)]
-        self.num_groups = self._first_groups[-1]
-        require(self.num_groups < 2**head.group_bits, "too few bits for the groups")
+        require(head.num_zones < 2**head.zone_bits, "too few bits for the zones")
 
     @property
     def zones_with_null(self):
@@ -170,14 +162,9 @@ class HashFile:
         return [*map(self._slot, numbers), *sorted(in_heap)]
 
     def _zones_of_entry(self, entry):
-        groups = [entry.group] if entry.posting is None else self._posting(*entry.posting)
-        require(max(groups) < self.num_groups, "an unknown group")
-        return set().union(*map(self._zones_of_group, groups))
-
-    def _zones_of_group(self, group):
-        run = bisect_right(self._first_groups, group) - 1
-        first = self._first_zones[run] + (group - self._first_groups[run] << self.head.zone_shift)
-        return range(first, min(first + (1 << self.head.zone_shift), self._first_zones[run + 1]))
+        zones = [entry.zone] if entry.posting is None else self._posting(*entry.posting)
+        require(max(zones) < self.head.num_zones, "an unknown zone")
+        return set(zones)
 
     def _piece(self, offset, size):
         checksum, body = self.data[offset : offset + 8], self.data[offset + 8 : offset + size]
@@ -206,7 +193,7 @@ class HashFile:
         body = self._heap_piece(*reference) if reference else self._piece(*self._slot(number))
         num_entries, num_postings = struct.unpack_from("<II", body)
         require(num_entries != OVERFLOW, "a second reference to the heap")
-        width = head.remainder_bits + head.group_bits
+        width = head.remainder_bits + head.zone_bits
         num_buckets = 1 << head.bucket_bits
         entries_start = 8 + 8 * -(-(num_entries + num_buckets) // 64)
         postings_start = entries_start + 8 * -(-num_entries * width // 64)
@@ -220,34 +207,25 @@ class HashFile:
                 bucket += 1
                 continue
             value = values >> len(entries) * width & (1 << width) - 1
-            remainder, group = value >> head.group_bits, value % 2**head.group_bits
-            is_posting = group == 2**head.group_bits - 1
+            remainder, zone = value >> head.zone_bits, value % 2**head.zone_bits
+            is_posting = zone == 2**head.zone_bits - 1
             posting = next(postings, None) if is_posting else None
             require(bucket < num_buckets and is_posting == (posting is not None), "a bad block")
             prefix = (number << head.bucket_bits | bucket) << head.remainder_bits | remainder
-            entries.append(Entry(prefix, None if is_posting else group, posting))
+            entries.append(Entry(prefix, None if is_posting else zone, posting))
         require(bucket == num_buckets and next(postings, None) is None, "a bad block")
         return entries
 
     def _posting(self, offset, size):
-        """Return the groups of a posting, in ascending order."""
+        """Return the zones of a posting, in ascending order."""
         body = self._heap_piece(offset, size)
-        encoding, count = struct.unpack_from("<II", body)
-        require(encoding <= 2 and 0 < count <= self.num_groups, "a bad posting")
-        if encoding == 0:
-            require(size >= 32, "a bad bitmap")
-            first, bits = int.from_bytes(body[8:16], "little"), int.from_bytes(body[16:], "little")
-            groups = [first + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
-            require(bits & 1 and len(groups) == count, "a bad bitmap")
-            return groups
-        groups, numbers, next_group = [], leb128(body[8:]), 0
-        while len(groups) < count:
-            next_group += next(numbers)
-            length = 1 if encoding == 1 else next(numbers) + 1
-            require(len(groups) + length <= count, "a bad posting")
-            groups += range(next_group, next_group + length)
-            next_group += length
-        return groups
+        (count,) = struct.unpack_from("<Q", body)
+        require(0 < count <= self.head.num_zones, "a bad posting")
+        zones, next_zone = [], 0
+        for step in itertools.islice(leb128(body[8:]), count):
+            zones.append(next_zone + step)
+            next_zone = zones[-1] + 1
+        return zones
 
 
 def leb128(data):

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 import xxhash
 from hash_reader import HEAD, MAGIC, OVERFLOW, TRAILER, Head
 
-BITMAP, GAPS, RUNS = 0, 1, 2
-
 
 @dataclass
 class HashParameters:
-    """The form of a file. Readers get the same pairs from every form with the same groups.
+    """The form of a file. Readers get the same pairs from every form.
 
-    ``postings`` has hashes that get a posting, and its encoding. All other zones are entries.
+    ``postings`` has hashes that get a posting. All other zones are entries.
     ``compression`` is the level of zlib. The bytes of level 0 are the same everywhere.
     """
 
@@ -24,10 +22,9 @@ class HashParameters:
     block_bits: int = 0
     bucket_bits: int = 0
     remainder_bits: int = 8
-    group_bits: int | None = None
-    zone_shift: int = 0
+    zone_bits: int | None = None
     slot_bytes: int = 32
-    postings: dict[int, int] = field(default_factory=dict)
+    postings: set[int] = field(default_factory=set)
     salt: int = 0
     compression: int = 9
 
@@ -40,15 +37,6 @@ class HashParameters:
         return hashed >> 64 - self.total_bits
 
 
-def groups_of_zones(runs, zone_shift):
-    """Return the group of each zone."""
-    groups, num_groups = [], 0
-    for _, _, num_zones, _ in runs:
-        groups += [num_groups + (zone >> zone_shift) for zone in range(num_zones)]
-        num_groups = groups[-1] + 1
-    return groups
-
-
 def write_hash_file(pairs, runs, zones_with_null, parameters):
     """Return the bytes of a file.
 
@@ -56,45 +44,44 @@ def write_hash_file(pairs, runs, zones_with_null, parameters):
     and a number of rows each.
     """
     p = parameters
-    group_of_zone = groups_of_zones(runs, p.zone_shift)
-    num_groups = group_of_zone[-1] + 1 if runs else 0
-    group_bits = max(num_groups.bit_length(), 1) if p.group_bits is None else p.group_bits
-    groups = defaultdict(set)
+    num_zones = sum(run[2] for run in runs)
+    zone_bits = max(num_zones.bit_length(), 1) if p.zone_bits is None else p.zone_bits
+    zones = defaultdict(set)
     for hashed, zone in pairs:
-        groups[p.prefix(hashed)].add(group_of_zone[zone])
-    encodings = {p.prefix(hashed): encoding for hashed, encoding in p.postings.items()}
+        zones[p.prefix(hashed)].add(zone)
+    with_posting = set(map(p.prefix, p.postings))
     heap = Heap(8 + (p.slot_bytes << p.block_bits), p.salt)
     slots = bytearray()
     num_entries = num_postings = 0
     for number in range(2**p.block_bits):
         entries, references = [], []
-        for prefix in sorted(groups):
+        for prefix in sorted(zones):
             if prefix >> p.total_bits - p.block_bits != number:
                 continue
-            if prefix in encodings:
-                entries.append((prefix, 2**group_bits - 1))
-                references.append(heap.add(posting(sorted(groups[prefix]), encodings[prefix])))
+            if prefix in with_posting:
+                entries.append((prefix, 2**zone_bits - 1))
+                references.append(heap.add(posting(sorted(zones[prefix]))))
             else:
-                entries += [(prefix, group) for group in sorted(groups[prefix])]
-        body = block(entries, references, p, group_bits)
+                entries += [(prefix, zone) for zone in sorted(zones[prefix])]
+        body = block(entries, references, p, zone_bits)
         if 8 + len(body) > p.slot_bytes:
             body = struct.pack("<IIQQ", OVERFLOW, 0, *heap.add(body))
         slots += sealed(body.ljust(p.slot_bytes - 8, b"\0"), 8 + len(slots), p.salt)
         num_entries += len(entries)
         num_postings += len(references)
     bitmap = sum(1 << zone for zone in set(zones_with_null))
-    nulls = bitmap.to_bytes(-(-len(group_of_zone) // 8), "little")
+    nulls = bitmap.to_bytes(-(-num_zones // 8), "little")
     compressed_nulls = zlib.compress(nulls, p.compression) if bitmap else b""
     before_tail = MAGIC + slots + heap.data + compressed_nulls
     compressed_runs = zlib.compress(run_columns(runs), p.compression)
     head = Head(
         number_of_items=p.number_of_items,
         probability=p.probability,
-        num_zones=len(group_of_zone),
+        num_zones=num_zones,
         num_runs=len(runs),
         num_entries=num_entries,
         num_postings=num_postings,
-        num_pairs=sum(map(len, groups.values())),
+        num_pairs=sum(map(len, zones.values())),
         slot_bytes=p.slot_bytes,
         heap_bytes=len(heap.data),
         null_bytes=len(compressed_nulls),
@@ -105,9 +92,7 @@ def write_hash_file(pairs, runs, zones_with_null, parameters):
         block_bits=p.block_bits,
         bucket_bits=p.bucket_bits,
         remainder_bits=p.remainder_bits,
-        group_bits=group_bits,
-        zone_shift=p.zone_shift,
-        reserved=0,
+        zone_bits=zone_bits,
     )
     return with_tail(before_tail, HEAD.pack(*head) + compressed_runs)
 
@@ -170,16 +155,16 @@ def words(bits, num_bits):
     return bits.to_bytes(8 * -(-num_bits // 64), "little")
 
 
-def block(entries, references, p, group_bits):
+def block(entries, references, p, zone_bits):
     """Return the bytes of a block from its entries, which are pairs of a prefix and a value."""
-    num_buckets, width = 1 << p.bucket_bits, p.remainder_bits + group_bits
+    num_buckets, width = 1 << p.bucket_bits, p.remainder_bits + zone_bits
     counts = values = 0
     for number, (prefix, value) in enumerate(entries):
         bucket = (prefix >> p.remainder_bits) % num_buckets
         # One 0 bit for each bucket before this one.
         counts |= 1 << number + bucket
         remainder = prefix % 2**p.remainder_bits
-        values |= (remainder << group_bits | value) << number * width
+        values |= (remainder << zone_bits | value) << number * width
     return b"".join(
         [
             struct.pack("<II", len(entries), len(references)),
@@ -190,22 +175,10 @@ def block(entries, references, p, group_bits):
     )
 
 
-def posting(groups, encoding):
+def posting(zones):
     """Return the bytes of a posting."""
-    steps = [now - last for now, last in zip(groups, [-1, *groups], strict=False)]
-    if encoding == BITMAP:
-        first = groups[0]
-        bits = sum(1 << group - first for group in groups)
-        payload = struct.pack("<Q", first) + words(bits, bits.bit_length())
-    elif encoding == GAPS:
-        payload = b"".join(leb128(step - 1) for step in steps)
-    else:
-        starts = [i for i, step in enumerate(steps) if i == 0 or step > 1]
-        payload = b"".join(
-            leb128(steps[start] - 1) + leb128(stop - start - 1)
-            for start, stop in zip(starts, [*starts[1:], len(groups)], strict=True)
-        )
-    return struct.pack("<II", encoding, len(groups)) + payload
+    gaps = (zone - last - 1 for zone, last in zip(zones, [-1, *zones], strict=False))
+    return struct.pack("<Q", len(zones)) + b"".join(map(leb128, gaps))
 
 
 def leb128(number):

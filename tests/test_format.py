@@ -132,7 +132,7 @@ def refresh(folder: Path) -> None:
     ("kind", "parameters"),
     [
         *itertools.product(["BLOOMFILTER"], [{}, {"fold": False}]),
-        *itertools.product(["HASH"], [{}, {"fold": True}, {"probability": 0.2}]),
+        *itertools.product(["HASH"], [{}, {"probability": 0.2}]),
     ],
     ids=str,
 )

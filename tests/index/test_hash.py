@@ -6,12 +6,9 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seams import replace_function, set_constant
 
-from zonebloom.errors import CatalogError
-from zonebloom.index.hash import spool, table, writer
+from zonebloom.index.hash import pairs, segment_file, table, writer
 from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
 from zonebloom.index.table import WrittenTable
-from zonebloom.index.zone_bloom.parameters import ZoneParameters
-from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
 from zonebloom.sbbf.hashing import Hashes, hash_array
 
 LOCAL = pafs.LocalFileSystem()
@@ -74,37 +68,15 @@ class Rows:
     def expected_zones(self, opened: HashTable, hashes: Iterable[int]) -> list[list[int]]:
         """Return the zones that a table returns for each hash, given the bits that it keeps."""
         shift = 64 - opened.shape.hash_bits
-        groups = groups_of_zones(opened)
-        members: dict[tuple[int, int], list[int]] = {}
-        for zone, group in enumerate(groups):
-            members.setdefault(group, []).append(zone)
-        groups_by_prefix: dict[int, set[tuple[int, int]]] = {}
+        zones_by_prefix: dict[int, set[int]] = {}
         for hashed, zones in self.zones_by_hash().items():
-            groups_by_prefix.setdefault(hashed >> shift, set()).update(
-                groups[zone] for zone in zones
-            )
-        return [
-            [
-                zone
-                for group in sorted(groups_by_prefix.get(h >> shift, ()))
-                for zone in members[group]
-            ]
-            for h in hashes
-        ]
+            zones_by_prefix.setdefault(hashed >> shift, set()).update(zones)
+        return [sorted(zones_by_prefix.get(hashed >> shift, ())) for hashed in hashes]
 
 
 def fragment_id(number: int) -> int:
     """Return the id of a fragment. Ids are not consecutive."""
     return number * 3 + 7
-
-
-def groups_of_zones(opened: HashTable) -> list[tuple[int, int]]:
-    """Return the run and the group of each zone."""
-    return [
-        (run, zone >> opened.head.zone_shift)
-        for run, count in enumerate(opened.runs.num_zones.tolist())
-        for zone in range(count)
-    ]
 
 
 def batches(rows: Rows, step: int) -> Iterator[tuple[int, Hashes | None]]:
@@ -120,9 +92,7 @@ def batches(rows: Rows, step: int) -> Iterator[tuple[int, Hashes | None]]:
         yield fragment_id(number), None
 
 
-def write(
-    segment_writer: HashSegmentWriter | ZoneSegmentWriter, rows: Rows, step: int
-) -> WrittenTable:
+def write(segment_writer: HashSegmentWriter, rows: Rows, step: int) -> WrittenTable:
     for number, hashes in batches(rows, step):
         if hashes is None:
             segment_writer.end_fragment(number)
@@ -134,7 +104,7 @@ def write(
 def build(path: Path, rows: Rows, step: int = 1 << 16, **options: Any) -> HashTable:
     path.parent.mkdir(exist_ok=True)
     parameters = HashParameters(rows.items, **options)
-    written = write(HashSegmentWriter(LOCAL, str(path), parameters), rows, step)
+    written = write(HashSegmentWriter(LOCAL, LOCAL, str(path), parameters), rows, step)
     assert written.num_bytes == os.path.getsize(path)
     return HashTable(LOCAL, str(path), written.num_bytes, written.checksum)
 
@@ -245,25 +215,22 @@ def hashes_to_ask(rows: Rows, seed: int, count: int = 150) -> np.ndarray:
 @given(
     rows=drawn_rows(),
     probability=st.sampled_from([0.9, 0.1, 0.004, 1e-6]),
-    fold=st.sampled_from([None, True, False]),
     step=st.sampled_from([7, 100, 1 << 16]),
     seed=st.integers(0, 1 << 20),
 )
 @settings(max_examples=cases(200))
-def test_lookups_find_exactly_the_zones_of_brute_force(rows, probability, fold, step, seed):
+def test_lookups_find_exactly_the_zones_of_brute_force(rows, probability, step, seed):
     with tempfile.TemporaryDirectory() as folder:
-        options = {"probability": probability, "fold": fold}
-        opened = build(Path(folder, "segment"), rows, step, **options)
+        opened = build(Path(folder, "segment"), rows, step, probability=probability)
         assert_right(opened, rows, hashes_to_ask(rows, seed))
         opened.close()
 
 
-@pytest.mark.parametrize("fold", [True, False])
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0, 0]], ids=str)
-def test_a_segment_without_rows_finds_nothing(tmp_path, fold, sizes):
+def test_a_segment_without_rows_finds_nothing(tmp_path, sizes):
     nothing = np.empty(0, np.uint64), np.empty(0, bool)
     rows = Rows([nothing for _ in sizes], 1024)
-    opened = build(tmp_path / "segment", rows, fold=fold)
+    opened = build(tmp_path / "segment", rows)
     assert_right(opened, rows, np.array([0, 1, (1 << 64) - 1], np.uint64))
     assert len(opened) == 0
 
@@ -288,12 +255,31 @@ def test_absent_keys_have_no_more_false_zones_than_the_probability(
     num_asked = 200_000
     num_found = sum(zones.size for _, zones in opened.pairs(random_hashes(source, num_asked)))
     # The number of false zones is binomial, or less where zones share postings. Six deviations.
-    zones_per_group = 1 << opened.head.zone_shift
-    largest = probability * num_asked + 6 * (probability * num_asked * zones_per_group) ** 0.5
-    assert num_found <= largest
+    assert num_found <= probability * num_asked + 6 * (probability * num_asked) ** 0.5
 
 
-# Temporary files
+# Temporary segments
+
+
+@pytest.mark.parametrize("name", ["unique", "zipf", "one bucket", "one value"])
+def test_a_build_whose_buffer_fills_finds_the_same_zones(tmp_path, monkeypatch, name):
+    """A segment is then merged from temporary ones, which may end within a zone."""
+    source = np.random.default_rng(4)
+    values = DISTRIBUTIONS[name](source, 200_000, 64)
+    is_null = source.random(values.size) < 0.01
+    fragments = [slice(0, 70_000), slice(70_000, 70_000), slice(70_000, 200_000)]
+    rows = Rows([(values[part], is_null[part]) for part in fragments], 64)
+    at_once = build(tmp_path / "one" / "segment", rows, 9_990)
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    set_constant(monkeypatch, writer, "MAX_BUFFERED_PAIRS", 1 << 14)
+    set_constant(monkeypatch, writer, "_MIN_PAIRS_PER_WRITER", 1 << 14)
+    for number in range(20):
+        (tmp_path / f"many-{number}").mkdir()
+    merged = build(tmp_path / "many" / "segment", rows, 9_990)
+    assert len(list(tmp_path.glob("many-*/segment"))) > 3
+    assert merged.shape.hash_bits == at_once.shape.hash_bits
+    assert decoded_pairs(merged) == decoded_pairs(at_once)
+    assert_right(merged, rows, hashes_to_ask(rows, 1))
 
 
 def decoded_pairs(opened: HashTable) -> list[tuple[int, int]]:
@@ -304,115 +290,14 @@ def decoded_pairs(opened: HashTable) -> list[tuple[int, int]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["unique", "zipf", "one bucket"])
-def test_a_build_in_little_memory_writes_the_same_segment(tmp_path, monkeypatch, name):
-    set_constant(monkeypatch, spool, "_CHUNK_ROWS", 1 << 14)
-    source = np.random.default_rng(4)
-    values = DISTRIBUTIONS[name](source, 200_000, 64)
-    is_null = source.random(values.size) < 0.01
-    rows = Rows([(values[:70_000], is_null[:70_000]), (values[70_000:], is_null[70_000:])], 64)
-    spilled_bytes = 0
-
-    class CountingArrays(spool._TemporaryArrays):
-        def append(self, array: np.ndarray) -> spool._FileSlice:
-            nonlocal spilled_bytes
-            spilled_bytes += array.nbytes
-            return super().append(array)
-
-    replace_function(monkeypatch, spool, "_TemporaryArrays", CountingArrays)
-    in_memory = build(tmp_path / "memory", rows, 10_000)
-    assert spilled_bytes == 0
-    spilled = build(tmp_path / "spilled", rows, 10_000, build_memory=1 << 20)
-    assert spilled_bytes > 1 << 19
-    assert replace(spilled.head, salt=0, content=0) == replace(in_memory.head, salt=0, content=0)
-    assert decoded_pairs(spilled) == decoded_pairs(in_memory)
-    assert spilled.num_bytes == in_memory.num_bytes
-    assert_right(spilled, rows, hashes_to_ask(rows, 1))
-
-
-@pytest.mark.parametrize("place", ["pairs", "heap"])
-def test_a_full_folder_of_temporary_files_is_named(tmp_path, monkeypatch, place):
-    class FullFile(io.BytesIO):
-        def write(self, data):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    name = "TemporaryFile" if place == "pairs" else "SpooledTemporaryFile"
-    replace_function(monkeypatch, tempfile, name, lambda *args, **options: FullFile())
-    values = np.random.default_rng(4).integers(0, 1 << 60, 200_000).astype(np.uint64)
-    rows = Rows([(values, np.zeros(values.size, dtype=bool))], 64)
-    with pytest.raises(CatalogError, match=rf"{tempfile.gettempdir()} .*set TMPDIR"):
-        build(tmp_path / "built", rows, 10_000, build_memory=1 << 20)
-
-
-# Size
-
-
-def bloom_bytes(path: Path, rows: Rows) -> int:
-    """Return the size of the zone Bloom index of the same rows, with its defaults."""
-    return write(ZoneSegmentWriter(LOCAL, str(path), ZoneParameters()), rows, 1 << 16).num_bytes
-
-
-COLUMNS = {
-    **DISTRIBUTIONS,
-    "each value 1.25 times in a Bloom zone": lambda source, size, items: spread(
-        np.arange(size) // 8192 * 8192 + source.permutation(size) % 6553
-    ),
-    "1000 values": lambda source, size, items: spread(source.integers(0, 1000, size)),
-    "8000 values": lambda source, size, items: spread(source.integers(0, 8000, size)),
-    "50000 values": lambda source, size, items: spread(source.integers(0, 50_000, size)),
-    "the same in each of 8 zones": lambda source, size, items: spread(
-        np.arange(size) // 8192 * 1024 + np.arange(size) % 1024
-    ),
-    "each value twice, far apart": lambda source, size, items: spread(
-        np.arange(size) % (size // 2 + 1)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", COLUMNS)
-def test_a_file_is_at_most_1_1_times_as_large_as_the_zone_bloom_index(tmp_path, name):
-    source = np.random.default_rng(5)
-    for size, num_fragments, null_share in [
-        (0, 0, 0.0), (1, 1, 0.0), (100, 1, 0.5), (3000, 7, 0.0), (8192, 1, 0.0), (30_000, 7, 0.5),
-        (100_000, 1, 0.0), (200_000, 7, 0.5),
-    ]:  # fmt: skip
-        values = COLUMNS[name](source, size, 1024)
-        is_null = source.random(size) < null_share
-        stops = [size * number // num_fragments for number in range(1, num_fragments)]
-        parts = list(zip(np.split(values, stops), np.split(is_null, stops), strict=True))
-        rows = Rows(parts[:num_fragments], 1024)
-        opened = build(tmp_path / "hash", rows)
-        assert opened.num_bytes <= 1.1 * bloom_bytes(tmp_path / "bloom", rows), (size, null_share)
-        opened.close()
-
-
-@pytest.mark.parametrize(("num_fragments", "num_rows"), [(500, 108), (30, 6900), (1500, 13)])
-def test_a_file_of_many_small_fragments_is_not_too_large(tmp_path, num_fragments, num_rows):
-    """Filters of these sizes are used best, and zones of two fragments are never grouped."""
-    source = np.random.default_rng(8)
-    is_null = np.zeros(num_rows, dtype=bool)
-    rows = Rows([(random_hashes(source, num_rows), is_null) for _ in range(num_fragments)], 1024)
-    opened = build(tmp_path / "hash", rows)
-    assert opened.num_bytes <= 1.1 * bloom_bytes(tmp_path / "bloom", rows)
+@pytest.mark.parametrize("name", ["few values", "zipf"])
+def test_a_heap_that_does_not_fit_in_memory_is_encoded_again(tmp_path, monkeypatch, name):
+    values = DISTRIBUTIONS[name](np.random.default_rng(2), 100_000, 10)
+    rows = one_fragment(values, 10)
+    set_constant(monkeypatch, segment_file, "_MAX_HEAP_IN_MEMORY", 0)
+    opened = build(tmp_path / "segment", rows)
+    assert opened.head.heap_bytes > 0
     assert_right(opened, rows, hashes_to_ask(rows, 1))
-
-
-@pytest.mark.parametrize("items", [8192, 10_000, 100_000])
-def test_large_zones_are_not_grouped_if_filters_of_the_same_rows_are_larger(tmp_path, items):
-    source = np.random.default_rng(11)
-    fragments = [random_hashes(source, size) for size in (250_000, 10, 8192)]
-    rows = Rows([(hashes, np.zeros(hashes.size, bool)) for hashes in fragments], items)
-    opened = build(tmp_path / "hash", rows)
-    assert (opened.head.zone_shift, opened.shape.hash_bits > 24) == (0, True)
-    assert opened.num_bytes <= 1.1 * bloom_bytes(tmp_path / "bloom", rows)
-
-
-def test_zones_are_only_grouped_where_the_file_would_be_too_large(tmp_path):
-    source = np.random.default_rng(7)
-    for name, is_grouped in [("unique", False), ("one value", False), ("8000 values", True)]:
-        rows = one_fragment(COLUMNS[name](source, 200_000, 1024), 1024)
-        assert (build(tmp_path / "hash", rows).head.zone_shift > 0) == is_grouped, name
-        assert build(tmp_path / "hash", rows, fold=False).head.zone_shift == 0
 
 
 # Frequent keys
@@ -433,7 +318,7 @@ def test_a_frequent_key_between_others_does_not_mislead_the_plan(tmp_path, first
 
 
 def test_a_failed_build_closes_its_file(tmp_path, monkeypatch):
-    rows = one_fragment(COLUMNS["unique"](np.random.default_rng(1), 1000, 16), 16)
+    rows = one_fragment(DISTRIBUTIONS["unique"](np.random.default_rng(1), 1000, 16), 16)
     files: list[pa.NativeFile] = []
 
     class Creator:
@@ -444,10 +329,9 @@ def test_a_failed_build_closes_its_file(tmp_path, monkeypatch):
     def fail(*arguments: Any) -> None:
         raise MemoryError
 
-    replace_function(monkeypatch, spool, "sort_distinct", fail)
-    replace_function(monkeypatch, writer, "sort_distinct", fail)
+    replace_function(monkeypatch, pairs, "sort_packed", fail)
     with pytest.raises(MemoryError):
-        write(writer.HashSegmentWriter(Creator(), str(tmp_path / "x"), HashParameters(16)), rows, 7)
+        write(HashSegmentWriter(Creator(), LOCAL, str(tmp_path / "x"), HashParameters(16)), rows, 7)
     assert [file.closed for file in files] == [True]
 
 
@@ -541,41 +425,35 @@ def merged(folder: str | Path, tables: Sequence[HashTable]) -> HashTable:
     parts=st.lists(drawn_rows(max_fragments=4), min_size=2, max_size=20),
     items=st.sampled_from([1, 10, 1024]),
     probability=st.sampled_from([0.5, 0.004]),
-    fold=st.sampled_from([None, True]),
     seed=st.integers(0, 1 << 20),
 )
 @settings(max_examples=cases(60))
-def test_a_merged_segment_finds_the_zones_of_all(parts, items, probability, fold, seed):
+def test_a_merged_segment_finds_the_zones_of_all(parts, items, probability, seed):
     parts = [Rows(part.fragments, items) for part in parts]
     with tempfile.TemporaryDirectory() as folder:
-        tables = build_all(folder, parts, probability=probability, fold=fold)
+        tables = build_all(folder, parts, probability=probability)
         opened = merged(folder, tables)
         hash_bits = min(table.shape.hash_bits for table in tables)
         assert opened.shape.hash_bits <= hash_bits
         assert_right(opened, joined(parts), hashes_to_ask(joined(parts), seed))
 
 
-def test_segments_of_different_sizes_and_groups_are_merged(tmp_path):
+def test_segments_of_different_sizes_are_merged(tmp_path):
     source = np.random.default_rng(9)
     parts = [
-        one_fragment(COLUMNS[name](source, size, 128), 128)
-        for name, size in [("unique", 300), ("8000 values", 60_000), ("one value", 100_000),
+        one_fragment(DISTRIBUTIONS[name](source, size, 128), 128)
+        for name, size in [("unique", 300), ("zipf", 60_000), ("one value", 100_000),
                            ("unique", 100_000), ("one value", 1)]
     ]  # fmt: skip
-    tables = build_all(tmp_path, parts, fold=True)
-    shifts = [table.head.zone_shift for table in tables]
-    assert len(set(shifts)) > 1
+    tables = build_all(tmp_path, parts)
     assert sum(table.head.num_postings for table in tables) > 0
     rows = joined(parts)
     opened = merged(tmp_path, tables)
-    assert opened.head.zone_shift >= max(shifts)
     assert_right(opened, rows, hashes_to_ask(rows, 2, 300))
     # A small segment has a reserve of bits, so merging it does not add false zones.
-    head = opened.head
-    expected = head.num_pairs * 2.0 ** (head.zone_shift - opened.shape.hash_bits)
+    expected = opened.head.num_pairs * 2.0**-opened.shape.hash_bits
     num_found = sum(zones.size for _, zones in opened.pairs(random_hashes(source, 200_000)))
-    spread_of_sum = (200_000 * expected * (1 << head.zone_shift)) ** 0.5
-    assert abs(num_found - 200_000 * expected) <= 6 * spread_of_sum
+    assert abs(num_found - 200_000 * expected) <= 6 * (200_000 * expected) ** 0.5
 
 
 def test_merging_unique_keys_step_by_step_keeps_the_probability(tmp_path):

@@ -7,18 +7,20 @@ import warnings
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
-from seams import set_constant
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import segments
 from zonebloom.building.segments import compact_indices
+from zonebloom.index.hash import writer
 from zonebloom.index.hash.table import HashTable
 
 ROWS, ZONE = 1000, 50
@@ -124,6 +126,31 @@ def test_appended_changed_and_removed_files_are_refreshed(folder, monkeypatch):
     assert_finds_all_rows(ds, rows)
     assert ds.validate_index("id_idx", sample="all").zones_read == 7 * ROWS // ZONE
     assert len(list(index_folder(folder).rglob("hash.buckets"))) == 1
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_build_deletes_its_temporary_segments(tmp_path, monkeypatch, is_encrypted):
+    for name in ("MAX_BUFFERED_PAIRS", "_MIN_PAIRS_PER_WRITER"):
+        set_constant(monkeypatch, writer, name, ROWS // 2)
+    temporary = []
+
+    class RecordingTable(HashTable):
+        def __init__(self, filesystem: pafs.FileSystem, path: str, *args: Any, **kwargs: Any):
+            super().__init__(filesystem, path, *args, **kwargs)
+            temporary.append(Path(path).read_bytes())
+
+    replace_function(monkeypatch, writer, "HashTable", RecordingTable)
+    for number in range(NUM_FILES):
+        append_file(tmp_path / "data", number)
+    encryption = zb.Encryption("key", {"key": bytes(16)}) if is_encrypted else None
+    ds = zb.dataset(tmp_path / "data", encryption=encryption)
+    ds.create_scalar_index("id", "HASH", number_of_items=ZONE, spark=False)
+    assert len(temporary) >= NUM_FILES
+    assert [b"ZBBUCKET" in data for data in temporary] == [not is_encrypted] * len(temporary)
+    assert len(list(index_folder(tmp_path / "data").rglob("hash.buckets"))) == 1
+    ds = zb.dataset(tmp_path / "data", encryption=encryption)
+    assert_finds_all_rows(ds, rows_of(range(NUM_FILES)))
+    assert ds.validate_index("id_idx", sample="all") == NUM_FILES * ROWS // ZONE
 
 
 def positions_to_flip(path: Path, part: str, rng: random.Random) -> Iterator[int]:

@@ -501,7 +501,6 @@ class _Sample:
             num_rows=self.num_rows,
             num_non_null_rows=num_non_null_rows,
             distinct=distinct,
-            bloom_bytes=bloom.index_bytes,
         )
         advice = Advice(
             target.name,

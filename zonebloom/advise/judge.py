@@ -12,7 +12,7 @@ from zonebloom.base.display import Displayed, list_html, styled_html, table_html
 from zonebloom.base.text import bytes_text, table_text
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound
-from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, DEFAULT_ZONE_ROWS
+from zonebloom.index.hash.parameters import DEFAULT_ZONE_ROWS
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
 
 INDEX = "index"
@@ -327,19 +327,18 @@ def _cells(advice: Advice) -> list[object]:
 
 def _kind_cells(advice: Advice, estimate: KindEstimate) -> list[object]:
     is_better = estimate.index_type == advice.index_type
-    items = f"{estimate.number_of_items:,}"
     build_bytes = estimate.build_bytes
     return [
         advice.column,
         f"{estimate.index_type} (better)" if is_better else estimate.index_type,
         bytes_text(estimate.index_bytes),
-        items if estimate.zones_per_group == 1 else f"{items}, in {estimate.zones_per_group}s",
+        f"{estimate.number_of_items:,}",
         _zones_text(estimate.zones_with_index),
         f"{_round_to_three_digits(round(estimate.rows_with_index)):,}",
         bytes_text(estimate.lookup_bytes),
         zone_count_text(estimate.false_zones),
         zone_count_text(estimate.false_zones_per_billion),
-        "-" if build_bytes is None else bytes_text(min(build_bytes, DEFAULT_BUILD_MEMORY)),
+        "-" if build_bytes is None else bytes_text(build_bytes),
     ]
 
 

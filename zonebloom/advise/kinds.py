@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +20,11 @@ from zonebloom.base.text import bytes_text
 from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.index.file_end import END_BYTES
 from zonebloom.index.hash.parameters import (
+    MAX_BUFFERED_PAIRS,
     HashParameters,
     choose_shape,
-    group_bits_for,
     hash_bits_to_keep,
-    needed_hash_bits,
+    zone_bits_for,
 )
 
 BLOOM_TYPE = DEFAULT_KIND
@@ -38,10 +37,6 @@ BILLION = 10**9
 # Sizes that differ by less are called equal, because they are estimates.
 _MIN_SMALLER_SIZE = 0.95
 
-# A file of the kind HASH may be this many times as large as one of the kind BLOOMFILTER. Above, its
-# writer keeps fewer bits of each hash, or groups zones.
-_MAX_RELATIVE_SIZE = 1.08
-_MAX_SHIFT = 3
 # A hash in zones of this many far parts of the dataset is assumed to be as frequent everywhere.
 _MIN_CLUSTERS = 3
 _NEAR_ZONES = 8
@@ -49,8 +44,8 @@ _POSTING_HEAD_BYTES = 16
 _REFERENCE_BITS = 128
 # A slot is larger than the mean block by about this many standard deviations.
 _SLOT_DEVIATIONS = 3
-# Measured for 20 million rows: 344 to 373 MiB.
-_BUILD_BYTES_PER_ROW = 19
+# Measured for 20 million rows: 248 to 257 MiB.
+_BUILD_BYTES_PER_ROW = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +58,6 @@ class KindEstimate(Displayed):
         "BLOOMFILTER" or "HASH".
     number_of_items : int
         Rows of a zone.
-    zones_per_group : int
-        The number of zones that the index tells apart only together. It is 1 for "BLOOMFILTER".
-        "HASH" groups zones if the index would otherwise be larger than one of "BLOOMFILTER".
     num_zones : int
         Zones of the dataset.
     index_bytes : int
@@ -82,8 +74,8 @@ class KindEstimate(Displayed):
     false_zones_per_billion : float
         The same in a dataset of a billion such rows, after a build from its rows.
     build_bytes : int or None
-        Bytes of memory that a build holds for the rows of this column. Above ``build_memory``, it
-        writes temporary files. None for "BLOOMFILTER", which holds some zones at a time.
+        Bytes of memory that a build holds for the rows of this column. None for "BLOOMFILTER",
+        which holds some zones at a time.
 
     Examples
     --------
@@ -94,7 +86,6 @@ class KindEstimate(Displayed):
 
     index_type: str
     number_of_items: int
-    zones_per_group: int
     num_zones: int
     index_bytes: int
     lookup_bytes: int
@@ -158,7 +149,6 @@ def bloom_estimate(
     return KindEstimate(
         index_type=BLOOM_TYPE,
         number_of_items=number_of_items,
-        zones_per_group=1,
         num_zones=num_zones,
         index_bytes=index_bytes,
         lookup_bytes=index_bytes,
@@ -170,7 +160,7 @@ def bloom_estimate(
 
 
 class ZoneSample:
-    """The hashes of sampled zones, or of groups of such zones.
+    """The hashes of sampled zones.
 
     ``positions`` are the numbers of the zones among all ``num_zones`` zones, ascending.
     ``clusters`` has equal numbers for zones that are near each other.
@@ -206,15 +196,6 @@ class ZoneSample:
         """Return about how many distinct pairs of a key and a zone there are."""
         return round(self.keys.numbers.size * self.scale)
 
-    def grouped(self, shift: int) -> ZoneSample:
-        """Return the sample with groups of ``1 << shift`` zones in place of zones."""
-        if shift == 0:
-            return self
-        groups, first_zones = np.unique(self.positions >> shift, return_index=True)
-        bounds = [*first_zones.tolist(), len(self._hashes)]
-        hashes = [np.concatenate(self._hashes[start:stop]) for start, stop in pairwise(bounds)]
-        return ZoneSample(hashes, groups, self.clusters[first_zones], -(-self.num_zones >> shift))
-
     def _is_compared(self) -> np.ndarray:
         """Return a mask of some near zones of each cluster, and one zone of each other place.
 
@@ -238,10 +219,8 @@ class ZoneSample:
 
 
 class _Plan(NamedTuple):
-    """The estimated file of a hash index with groups of ``1 << shift`` zones."""
+    """The estimated file of a hash index."""
 
-    shift: int
-    sample: ZoneSample
     num_pairs: int
     hash_bits: int
     num_bytes: int
@@ -255,60 +234,37 @@ def hash_estimate(
     num_rows: int,
     num_non_null_rows: int,
     distinct: int,
-    bloom_bytes: int,
 ) -> KindEstimate:
-    """Return the estimate for a hash index. Group zones where its writer would do so."""
-    plan = _choose_plan(sample, parameters, distinct, _MAX_RELATIVE_SIZE * bloom_bytes)
-    zones_per_group = 1 << plan.shift
-    false_zones = plan.num_pairs * 2.0**-plan.hash_bits * zones_per_group
-    zones_with_key = plan.sample.zones_with_key() * zones_per_group
-    zones_with_index = min(sample.num_zones, zones_with_key + false_zones)
+    """Return the estimate for a hash index."""
+    plan = _plan(sample, hash_bits_to_keep(sample.num_pairs, parameters.probability), distinct)
+    false_zones = plan.num_pairs * 2.0**-plan.hash_bits
+    zones_with_index = min(sample.num_zones, sample.zones_with_key() + false_zones)
     pairs_in_billion = round(plan.num_pairs * BILLION / max(num_rows, 1))
     bits_in_billion = hash_bits_to_keep(pairs_in_billion, parameters.probability)
     return KindEstimate(
         index_type=HASH_TYPE,
         number_of_items=parameters.number_of_items,
-        zones_per_group=zones_per_group,
         num_zones=sample.num_zones,
         index_bytes=plan.num_bytes,
         lookup_bytes=min(plan.num_bytes, END_BYTES + plan.block_bytes),
         zones_with_index=zones_with_index,
         rows_with_index=min(num_rows, zones_with_index * parameters.number_of_items),
         false_zones=false_zones,
-        false_zones_per_billion=pairs_in_billion * 2.0**-bits_in_billion * zones_per_group,
-        build_bytes=_BUILD_BYTES_PER_ROW * num_non_null_rows,
+        false_zones_per_billion=pairs_in_billion * 2.0**-bits_in_billion,
+        build_bytes=_BUILD_BYTES_PER_ROW * min(num_non_null_rows, MAX_BUFFERED_PAIRS),
     )
 
 
-def _choose_plan(
-    zones: ZoneSample, parameters: HashParameters, distinct: int, largest_bytes: float
-) -> _Plan:
-    """Return the plan that the writer of the file would choose."""
-    num_pairs = zones.num_pairs
-    hash_bits = hash_bits_to_keep(num_pairs, parameters.probability)
-    plan = _plan(zones, 0, hash_bits, distinct)
-    if not parameters.fold or plan.num_bytes <= largest_bytes:
-        return plan
-    # The writer first does without the bits that merges would need, then groups zones.
-    hash_bits = needed_hash_bits(num_pairs, parameters.probability)
-    smallest = plan = _plan(zones, 0, hash_bits, distinct)
-    while plan.num_bytes > largest_bytes and plan.shift < _MAX_SHIFT:
-        plan = _plan(zones, plan.shift + 1, hash_bits, distinct)
-        smallest = min(smallest, plan, key=lambda plan: plan.num_bytes)
-    return plan if plan.num_bytes <= largest_bytes else smallest
-
-
-def _plan(zones: ZoneSample, shift: int, hash_bits: int, distinct: int) -> _Plan:
-    sample = zones.grouped(shift)
-    # For each sampled key, the groups that hold it: in the sample, and about how many in all.
+def _plan(sample: ZoneSample, hash_bits: int, distinct: int) -> _Plan:
+    # For each sampled key, the zones that hold it: in the sample, and about how many in all.
     sampled_counts = np.bincount(sample.keys.numbers)
     scale, num_pairs = sample.scale, sample.num_pairs
     counts = _scale_counts(sample, sampled_counts, scale, num_pairs, distinct)
     # This is the width of an entry by which the writer chooses postings.
-    entry_bits = hash_bits // 3 + 2 + group_bits_for(sample.num_zones)
+    entry_bits = hash_bits // 3 + 2 + zone_bits_for(sample.num_zones)
     posting_bits = _posting_bits(counts, sample.num_zones) + _REFERENCE_BITS + entry_bits
     is_posting = posting_bits < counts * entry_bits
-    # A sampled key stands for as many keys as make its number of groups up to that of all groups.
+    # A sampled key stands for as many keys as make its number of zones up to that of all zones.
     weights = sampled_counts * scale / np.maximum(counts, 1)
     num_postings = round(weights[is_posting].sum())
     posting_bytes = float((weights * _posting_bits(counts, sample.num_zones))[is_posting].sum()) / 8
@@ -324,13 +280,13 @@ def _plan(zones: ZoneSample, shift: int, hash_bits: int, distinct: int) -> _Plan
     slot_bytes *= 1 + _SLOT_DEVIATIONS / np.sqrt(max(keys_per_block, 1))
     num_bytes = round(slot_bytes + posting_bytes)
     block_bytes = round(slot_bytes / shape.num_blocks)
-    return _Plan(shift, sample, num_pairs, hash_bits, num_bytes, block_bytes)
+    return _Plan(num_pairs, hash_bits, num_bytes, block_bytes)
 
 
 def _scale_counts(
     sample: ZoneSample, sampled_counts: np.ndarray, scale: float, num_pairs: int, distinct: int
 ) -> np.ndarray:
-    """Return about how many of all groups hold each sampled key, float64.
+    """Return about how many of all zones hold each sampled key, float64.
 
     A key in few parts of the sample may be rare, or be in one part of the dataset only. It counts
     as the mean of all such keys.
@@ -351,9 +307,7 @@ def _scale_counts(
     return np.where(is_everywhere, counts, np.maximum(mean, sampled_counts))
 
 
-def _posting_bits(counts: np.ndarray, num_groups: int) -> np.ndarray:
-    """Return the bits of postings of so many groups each, if the groups are in no order."""
-    gaps = counts * np.maximum(1, np.ceil(np.log2(num_groups / np.maximum(counts, 1)) / 7))
-    runs = 2 * counts * (1 - counts / num_groups) + 2
-    sizes = np.minimum(np.minimum(gaps, runs), 8 + num_groups / 8)
+def _posting_bits(counts: np.ndarray, num_zones: int) -> np.ndarray:
+    """Return the bits of postings of so many zones each, if the zones are in no order."""
+    sizes = counts * np.maximum(1, np.ceil(np.log2(num_zones / np.maximum(counts, 1)) / 7))
     return 8 * (_POSTING_HEAD_BYTES + 8 * np.ceil(sizes / 8))

@@ -710,8 +710,8 @@ class Dataset(pads.UnionDataset, Displayed):
             key to its zones; `Dataset.advise` says which is better. "ZONEMAP" has the least and
             the greatest value of each zone, and also answers ranges. Each kind has its own
             parameters and defaults; below are those of "BLOOMFILTER". "HASH" takes
-            ``number_of_items`` (1024), ``probability`` (0.004), ``fold``, and, in a
-            configuration, ``build_memory`` (in bytes). "ZONEMAP" takes ``number_of_items``.
+            ``number_of_items`` (1024) and ``probability`` (0.004). "ZONEMAP" takes
+            ``number_of_items``.
         name : str, optional
             ``<column>_idx`` by default; ``<column>_words_idx`` and the like for an index of tokens.
         replace : bool

@@ -10,7 +10,7 @@
 
     block     entries u32, postings u32
               one bit 1 for each entry of a bucket, then a bit 0; bucket by bucket
-              entries: remainder and group of zones, packed
+              entries: remainder and zone, packed
               references to postings: offset u64 and bytes u64 of a piece of the heap
 
 A slot and a piece of the heap each begin with the XXH64 of the rest, seeded with the salt of the
@@ -22,12 +22,12 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import astuple, dataclass
-from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
-from zonebloom.index.hash.parameters import MAX_ENTRY_BITS, BlockShape, group_bits_for
+from zonebloom.errors import InvalidArgument
+from zonebloom.index.hash.parameters import MAX_ENTRY_BITS, BlockShape, zone_bits_for
 from zonebloom.index.table import ZoneRuns
 
 MAGIC = b"ZBBUCKET"
@@ -36,13 +36,11 @@ TRAILER = struct.Struct("<QQII8s")
 MIN_SLOT_BYTES = 32
 # A block begins with a checksum, then the numbers of entries and of postings.
 HEAD_WORDS = 2
-# How the groups of a posting are encoded.
-BITMAP, GAPS, RUNS = range(3)
 # The number of entries of a slot whose block is in the heap.
 OVERFLOW = 0xFFFFFFFF
 MAX_ZONES = 1 << 32
 
-_HEAD = struct.Struct("<qd12Q6I")
+_HEAD = struct.Struct("<qd12Q4I")
 _RUN_COLUMNS = 4
 _MAX_TAIL_BYTES = 1 << 31
 _MAX_SLOTS = 1 << 40
@@ -59,7 +57,7 @@ class Head:
     # Entries of all blocks. A posting is one entry.
     num_entries: int
     num_postings: int
-    # Pairs of a key and a group of zones.
+    # Pairs of a key and a zone.
     num_pairs: int
     slot_bytes: int
     heap_bytes: int
@@ -72,14 +70,11 @@ class Head:
     block_bits: int
     bucket_bits: int
     remainder_bits: int
-    group_bits: int
-    # A group is 2**zone_shift zones.
-    zone_shift: int
-    reserved: int = 0
+    zone_bits: int
 
     @property
     def shape(self) -> BlockShape:
-        return BlockShape(self.block_bits, self.bucket_bits, self.remainder_bits, self.group_bits)
+        return BlockShape(self.block_bits, self.bucket_bits, self.remainder_bits, self.zone_bits)
 
     @property
     def heap_offset(self) -> int:
@@ -97,42 +92,13 @@ def slot_offset(slot: int, slot_bytes: int) -> int:
     return len(MAGIC) + slot * slot_bytes
 
 
-class Groups(NamedTuple):
-    """Groups of zones, numbered run by run. Arrays are int64, shape ``(runs + 1,)``."""
-
-    shift: int
-    first_zones: np.ndarray
-    first_groups: np.ndarray
-
-    @classmethod
-    def of_runs(cls, num_zones: np.ndarray, shift: int) -> Groups:
-        zones = num_zones.astype(np.int64)
-        counts = -(-zones >> shift)
-        starts = (np.concatenate(([0], np.cumsum(numbers))) for numbers in (zones, counts))
-        return cls(shift, *starts)
-
-    def __len__(self) -> int:
-        return int(self.first_groups[-1])
-
-    def zones(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the zones of groups, and for each the position of its group; both int64."""
-        if not self.shift:
-            return groups, np.arange(groups.size)
-        firsts, counts = self.bounds(groups)
-        positions = np.repeat(np.arange(groups.size), counts)
-        starts = np.cumsum(counts) - counts
-        return firsts[positions] + np.arange(positions.size) - starts[positions], positions
-
-    def by_zone(self) -> np.ndarray:
-        """Return the group of each zone, uint32."""
-        groups = np.arange(len(self), dtype=np.int64)
-        return np.repeat(groups.astype(np.uint32), self.bounds(groups)[1])
-
-    def bounds(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first zone and the number of zones of groups; both int64."""
-        runs = np.searchsorted(self.first_groups, groups, side="right") - 1
-        firsts = self.first_zones[runs] + ((groups - self.first_groups[runs]) << self.shift)
-        return firsts, np.minimum(1 << self.shift, self.first_zones[runs + 1] - firsts)
+def require_numbered_zones(num_zones: int) -> None:
+    """Raise `InvalidArgument` if a segment cannot have so many zones."""
+    if num_zones >= MAX_ZONES:
+        raise InvalidArgument(
+            f"{num_zones:,} zones do not fit into one segment of a hash index; give a larger "
+            "number_of_items"
+        )
 
 
 def encode_tail(head: Head, compressed_runs: bytes) -> bytes:
@@ -195,11 +161,9 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         shape.block_bits > 40
         or shape.bucket_bits > 40
         or shape.remainder_bits < 1
-        or not 1 <= shape.group_bits <= 32
+        or not 1 <= shape.zone_bits <= 32
         or shape.entry_bits > MAX_ENTRY_BITS
         or shape.hash_bits > 64
-        or head.zone_shift > 32
-        or head.reserved
     ):
         raise ValueError("its blocks have an impossible shape")
     if head.slot_bytes % 8 or head.slot_bytes < MIN_SLOT_BYTES or head.heap_bytes % 8:
@@ -209,8 +173,7 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
     if len(tail) != _HEAD.size + head.run_bytes:
         raise ValueError("the size of its tail does not match its runs")
     runs = _decode_runs(tail[_HEAD.size :], head)
-    groups = Groups.of_runs(runs.num_zones, head.zone_shift)
-    if head.group_bits < group_bits_for(len(groups)):
+    if head.zone_bits < zone_bits_for(head.num_zones):
         raise ValueError("its entries are too narrow for its zones")
     return head, runs
 

@@ -51,7 +51,9 @@ class HashKind(IndexKind):
     ) -> HashSegmentWriter:
         from zonebloom.index.hash.writer import HashSegmentWriter
 
-        return HashSegmentWriter(catalog, path, HashParameters(**parameters), num_writers)
+        return HashSegmentWriter(
+            catalog, catalog.decrypted_filesystem, path, HashParameters(**parameters), num_writers
+        )
 
     def _open(
         self,
@@ -85,9 +87,8 @@ class HashKind(IndexKind):
             "bits_per_row": num_bytes * 8 / num_rows if num_rows else 0.0,
             "block_bytes_mean": sum(head.shape.num_blocks * head.slot_bytes for head in heads)
             / max(num_slots, 1),
-            "zones_per_group": max((1 << head.zone_shift for head in heads), default=1),
             "estimated_false_zones": sum(
-                head.num_pairs * 2.0 ** (head.zone_shift - head.shape.hash_bits) for head in heads
+                head.num_pairs * 2.0**-head.shape.hash_bits for head in heads
             ),
             "measured_false_zones": _measure_false_zones(hash_tables),
         }

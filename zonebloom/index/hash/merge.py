@@ -1,19 +1,23 @@
-"""Merge tables of a hash index in the order of their hashes, in bounded memory."""
+"""Merge tables of a hash index in the order of their hashes.
+
+The tables are read twice: to measure their pairs, and to encode them. So a merge holds only the
+pairs of a few parts in memory, and writes no temporary file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import xxhash
 
-from zonebloom.errors import InvalidArgument
-from zonebloom.index.hash.file import Groups
-from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, HashParameters, hash_bits_to_keep
-from zonebloom.index.hash.plan import keep_pairs
-from zonebloom.index.hash.spool import MORE_HASH_BITS, PairArrays, pack_unsorted
+from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.hash.file import require_numbered_zones
+from zonebloom.index.hash.pairs import PairBits, sort_packed
+from zonebloom.index.hash.parameters import hash_bits_to_keep, zone_bits_for
+from zonebloom.index.hash.plan import PAIR_BITS, SortedPairs
+from zonebloom.index.hash.segment_file import write_file
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import require_numbered_zones, write_file
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
 from zonebloom.storage.files import FileCreator
 
@@ -46,81 +50,90 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
     nulls = [
         table.zones_with_null() + first for table, first in zip(tables, first_zones, strict=True)
     ]
-    # An upper bound, because pairs become equal where fewer bits of their hashes are kept_pairs.
+    sink = HashingFile(creator.open_output_stream(path))
+    return write_merged(sink, tables, first_zones, runs, np.concatenate(nulls), probability)
+
+
+def write_merged(
+    sink: HashingFile,
+    tables: Sequence[HashTable],
+    first_zones: Iterable[int],
+    runs: ZoneRuns,
+    null_zones: np.ndarray,
+    probability: float,
+) -> WrittenTable:
+    """Write the pairs of some tables as one file, and close it.
+
+    ``first_zones`` has the number in the file of the first zone of each table.
+    """
+    try:
+        pairs = _measured_pairs(tables, first_zones, len(runs), probability)
+        return write_file(sink, pairs, runs, null_zones, probability)
+    except BaseException:
+        sink.close()
+        raise
+
+
+def _measured_pairs(
+    tables: Sequence[HashTable], first_zones: Iterable[int], num_zones: int, probability: float
+) -> SortedPairs:
+    # An upper bound, because pairs become equal where fewer bits of their hashes are kept.
     max_pairs = sum(table.head.num_pairs for table in tables)
+    zone_bits = zone_bits_for(num_zones)
     hash_bits = min(
-        hash_bits_to_keep(max_pairs, probability), *(table.shape.hash_bits for table in tables)
+        hash_bits_to_keep(max_pairs, probability),
+        PAIR_BITS - zone_bits,
+        *(table.shape.hash_bits for table in tables),
     )
     # At least one kept bit has to follow those that choose the part.
-    part_bits = 1 + (max_pairs // _PAIRS_PER_PART).bit_length()
-    part_bits = min(hash_bits - 1, max(part_bits, hash_bits - MORE_HASH_BITS))
+    part_bits = min(hash_bits - 1, 1 + (max_pairs // _PAIRS_PER_PART).bit_length())
+    bits = PairBits(hash_bits, zone_bits)
     readers = [
-        _PartReader(table, part_bits, first)
+        _PartReader(table, bits, part_bits, first)
         for table, first in zip(tables, first_zones, strict=True)
     ]
-    min_shift = max(table.head.zone_shift for table in tables)
-    # Parts are read here, in order, because a `_PartReader` is stateful and not thread-safe. The
-    # threads of `keep_pairs` only sort them.
-    kept_pairs = keep_pairs(
-        (partial(_return_part, _read_part(readers, number)) for number in range(1 << part_bits)),
-        part_bits,
-        max_pairs,
-        hash_bits,
-        Groups.of_runs(runs.num_zones, min_shift),
-        DEFAULT_BUILD_MEMORY // 4,
-    )
-    try:
-        # Groups of zones are as large as those of the tables, which may not be grouped at all.
-        parameters = HashParameters(items, probability, fold=False)
-        sink = HashingFile(creator.open_output_stream(path))
-        try:
-            return write_file(sink, kept_pairs, runs, np.concatenate(nulls), parameters)
-        except BaseException:
-            sink.close()
-            raise
-    finally:
-        kept_pairs.pairs.close()
+    digests: dict[int, int] = {}
 
+    def part(number: int) -> np.ndarray:
+        pairs = sort_packed(np.concatenate([reader.part(number) for reader in readers]))
+        digest = xxhash.xxh3_64_intdigest(pairs.data)
+        # The kernels that encode pairs write as much as was measured.
+        if digests.setdefault(number, digest) != digest:
+            raise CorruptIndex(f"{tables[0].path}, or a file beside it, changed during a merge")
+        return pairs
 
-def _return_part(part: PairArrays) -> PairArrays:
-    return part
-
-
-def _read_part(readers: Sequence[_PartReader], number: int) -> PairArrays:
-    return [reader.part(number) for reader in readers]
+    return SortedPairs.measured(bits, part_bits, max_pairs, part, part)
 
 
 class _PartReader:
-    """A reader of the pairs of a table by the leading bits of the hash, in order."""
+    """A reader of the pairs of a table by the leading bits of the hash.
 
-    def __init__(self, table: HashTable, part_bits: int, first_zone: int):
+    Several threads may use it.
+    """
+
+    def __init__(self, table: HashTable, bits: PairBits, part_bits: int, first_zone: int):
         self._table = table
-        self._groups: Groups = table.groups
+        self._bits = bits
         self._part_bits = part_bits
         self._first_zone = first_zone
-        self._slot = -1
-        self._pairs = np.empty(0, np.uint64), np.empty(0, np.int64)
+        # The slot that was read last, and its pairs. A small slot has the pairs of many parts.
+        self._last = -1, np.empty(0, np.uint64)
 
     def part(self, number: int) -> np.ndarray:
-        """Return unsorted pairs of a hash and the first zone of each group.
-
-        Zones are numbered among those of all tables.
-        """
-        block_bits = self._table.shape.block_bits
-        spare_bits = block_bits - self._part_bits
+        """Return the pairs of a part as numbers. They may not be sorted."""
+        spare_bits = self._table.shape.block_bits - self._part_bits
         if spare_bits >= 0:
             slots = range(number << spare_bits, (number + 1) << spare_bits)
-            hashes, zones = map(np.concatenate, zip(*map(self._decode, slots), strict=True))
-            return pack_unsorted(hashes, zones, self._part_bits)
+            return np.concatenate([self._decode(slot) for slot in slots])
         slot = number >> -spare_bits
-        if slot != self._slot:
-            self._slot, self._pairs = slot, self._decode(slot)
-        hashes, zones = self._pairs
-        parts = hashes >> np.uint64(64 - self._part_bits)
-        start, stop = np.searchsorted(parts, [number, number + 1]).tolist()
-        return pack_unsorted(hashes[start:stop], zones[start:stop], self._part_bits)
+        last, pairs = self._last
+        if slot != last:
+            pairs = self._decode(slot)
+            self._last = slot, pairs
+        return pairs[pairs >> np.uint64(sum(self._bits) - self._part_bits) == np.uint64(number)]
 
-    def _decode(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
-        hashes, groups = self._table.decode(slot)
-        zones, _ = self._groups.bounds(groups)
-        return hashes, zones + self._first_zone
+    def _decode(self, slot: int) -> np.ndarray:
+        hashes, zones = self._table.decode(slot)
+        hash_bits, zone_bits = self._bits
+        prefixes = hashes >> np.uint64(64 - hash_bits) << np.uint64(zone_bits)
+        return prefixes | (zones + self._first_zone).astype(np.uint64)

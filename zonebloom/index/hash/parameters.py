@@ -12,8 +12,9 @@ from zonebloom.sbbf.sizing import validate_target
 
 DEFAULT_ZONE_ROWS = 1024
 DEFAULT_PROBABILITY = 0.004
-DEFAULT_BUILD_MEMORY = 1 << 30
-MIN_BUILD_MEMORY = 1 << 20
+# All builds of a process together hold about this many pairs of a hash and a zone in memory, each
+# in 8 bytes.
+MAX_BUFFERED_PAIRS = 1 << 26
 # An entry must fit into one unaligned load of eight bytes.
 MAX_ENTRY_BITS = 56
 # With a smaller probability, an entry of a large table would need more bits than that.
@@ -34,12 +35,6 @@ class HashParameters:
     number_of_items: int = DEFAULT_ZONE_ROWS
     # The expected number of zones that a segment returns for a key that it does not hold.
     probability: float = DEFAULT_PROBABILITY
-    # If True, zones are grouped where the file would otherwise be larger than filters of zones.
-    # Fewer bits of each hash are kept where that is not enough, as for many small fragments.
-    # None stands for True, or for False if zones have less than `DEFAULT_ZONE_ROWS` rows.
-    fold: bool | None = None
-    # Bytes that the builds of a process may hold in memory. Above, they write temporary files.
-    build_memory: int = DEFAULT_BUILD_MEMORY
 
     def __post_init__(self) -> None:
         validate_target(self.number_of_items, self.probability)
@@ -49,27 +44,19 @@ class HashParameters:
         if self.probability < _MIN_PROBABILITY:
             advice = f"give at least {_MIN_PROBABILITY}"
             raise arguments.invalid_value(self.probability, "probability", advice)
-        memory = self.build_memory
-        if isinstance(memory, bool) or not isinstance(memory, int) or memory < MIN_BUILD_MEMORY:
-            advice = f"give a number of bytes of at least {MIN_BUILD_MEMORY:,}"
-            raise arguments.invalid_value(memory, "build_memory", advice)
-        if self.fold is None:
-            object.__setattr__(self, "fold", self.number_of_items >= DEFAULT_ZONE_ROWS)
-        else:
-            arguments.require_bool(self.fold, "fold")
 
 
 class BlockShape(NamedTuple):
     """The bits of a hash that choose the block and the bucket, and the parts of an entry.
 
-    The remainder of a hash is the next ``remainder_bits`` bits. An entry holds it and a group of
-    zones.
+    The remainder of a hash is the next ``remainder_bits`` bits. An entry holds it and a
+    zone.
     """
 
     block_bits: int
     bucket_bits: int
     remainder_bits: int
-    group_bits: int
+    zone_bits: int
 
     @property
     def hash_bits(self) -> int:
@@ -86,12 +73,12 @@ class BlockShape(NamedTuple):
 
     @property
     def entry_bits(self) -> int:
-        return self.remainder_bits + self.group_bits
+        return self.remainder_bits + self.zone_bits
 
     @property
     def posting_mark(self) -> int:
-        """Return the number in place of a group of zones that marks a posting."""
-        return (1 << self.group_bits) - 1
+        """Return the number in place of a zone that marks a posting."""
+        return (1 << self.zone_bits) - 1
 
 
 def needed_hash_bits(num_pairs: int, probability: float) -> int:
@@ -113,15 +100,15 @@ def hash_bits_to_keep(num_pairs: int, probability: float) -> int:
     return max(needed, min(needed + _SPARE_BITS, _MAX_HASH_BITS_WITH_SPARE))
 
 
-def group_bits_for(num_groups: int) -> int:
-    """Return the bits that hold the number of each group of zones and the mark of a posting."""
-    return max(1, num_groups.bit_length())
+def zone_bits_for(num_zones: int) -> int:
+    """Return the bits that hold the number of each zone and the mark of a posting."""
+    return max(1, num_zones.bit_length())
 
 
 def choose_shape(
     num_entries: int,
     num_postings: int,
-    num_groups: int,
+    num_zones: int,
     hash_bits: int,
     max_block_bits: int = 40,
 ) -> BlockShape:
@@ -130,13 +117,13 @@ def choose_shape(
     More buckets cost a bit each, and save a bit of each remainder.
 
     >>> choose_shape(20_000_000, 0, 19_532, 33)
-    BlockShape(block_bits=12, bucket_bits=13, remainder_bits=8, group_bits=15)
+    BlockShape(block_bits=12, bucket_bits=13, remainder_bits=8, zone_bits=15)
     """
-    group_bits = group_bits_for(num_groups)
-    widest = min(hash_bits, MAX_ENTRY_BITS - group_bits)
+    zone_bits = zone_bits_for(num_zones)
+    widest = min(hash_bits, MAX_ENTRY_BITS - zone_bits)
 
     def num_bits(remainder_bits: int) -> int:
-        return num_entries * (remainder_bits + group_bits + 1) + (1 << (hash_bits - remainder_bits))
+        return num_entries * (remainder_bits + zone_bits + 1) + (1 << (hash_bits - remainder_bits))
 
     # At least one bit, so that the kernels never shift by a whole word.
     remainder_bits = min(range(1, widest + 1), key=num_bits)
@@ -144,5 +131,5 @@ def choose_shape(
     block_bits = ceil(log2(max(1, num_bytes / _MAX_BLOCK_BYTES)))
     block_bits = min(block_bits, max_block_bits, hash_bits - remainder_bits)
     return BlockShape(
-        block_bits, hash_bits - remainder_bits - block_bits, remainder_bits, group_bits
+        block_bits, hash_bits - remainder_bits - block_bits, remainder_bits, zone_bits
     )

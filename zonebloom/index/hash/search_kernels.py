@@ -126,14 +126,14 @@ def _bucket_and_remainder(hashed, block_bits, bucket_bits, remainder_bits):
 
 @kernel(int64(readonly(uint64), readonly(uint64), readonly(int64), int64[::1]))
 def find_one(words, hashes, shape, out):
-    """Find the groups of one hash in its block, and return their number.
+    """Find the zones of one hash in its block, and return their number.
 
     Return -1 if that needs `find_sorted`: if the hash has a posting or too many entries for
     ``out``, or if the block contradicts itself. ``shape`` is the same as for `find_sorted`.
     """
     block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
-    remainder_bits, group_bits = np.uint64(shape[2]), np.uint64(shape[3])
-    entry_bits = remainder_bits + group_bits
+    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + zone_bits
     num_buckets = np.int64(1) << np.int64(bucket_bits)
     num_entries = np.int64(words[1] & _LOW_HALF)
     num_postings = np.int64(words[1] >> _U32)
@@ -147,16 +147,16 @@ def find_one(words, hashes, shape, out):
     if first < 0 or last - first > out.shape[0]:
         return -1
     entries = HEAD_WORDS + _words_of(num_bits)
-    group_mask = (_U1 << group_bits) - _U1
+    zone_mask = (_U1 << zone_bits) - _U1
     count, previous = np.int64(0), np.int64(-1)
     for i in range(first, last):
         value = _entry(words, entries, i, entry_bits)
-        if value >> group_bits == remainder:
-            group = np.int64(value & group_mask)
-            # The mark of a posting is also larger than any group.
-            if group <= previous or group >= shape[4]:
+        if value >> zone_bits == remainder:
+            zone = np.int64(value & zone_mask)
+            # The mark of a posting is also larger than any zone.
+            if zone <= previous or zone >= shape[4]:
                 return -1
-            out[count] = previous = group
+            out[count] = previous = zone
             count += 1
     return count
 
@@ -187,13 +187,13 @@ def find_sorted(
     shape,
     first_block,
     out_keys,
-    out_groups,
+    out_zones,
     out_posting_keys,
     out_postings,
     is_damaged,
     state,
 ):
-    """Find the groups of sorted hashes in blocks of one size, until the output may overflow.
+    """Find the zones of sorted hashes in blocks of one size, until the output may overflow.
 
     Parameters
     ----------
@@ -202,11 +202,11 @@ def find_sorted(
     key_starts, key_stops : int64 array, one item per block
         Which hashes belong to the block.
     shape : int64 array
-        The fields of `BlockShape`, and the number of groups of the file.
+        The fields of `BlockShape`, and the number of zones of the file.
     first_block : int
         The block at which to begin. ``state[NEXT_KEY]`` is the hash at which to begin.
-    out_keys, out_groups : int64 array
-        Receive pairs of a hash, by position, and a group.
+    out_keys, out_zones : int64 array
+        Receive pairs of a hash, by position, and a zone.
     out_posting_keys, out_postings : int64 array
         Receive the position of a hash, and offset and bytes of a posting.
     is_damaged : bool array, one item per block
@@ -216,11 +216,11 @@ def find_sorted(
         does not fit into the output, the room it needs.
     """
     block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
-    remainder_bits, group_bits = np.uint64(shape[2]), np.uint64(shape[3])
-    entry_bits = remainder_bits + group_bits
+    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + zone_bits
     num_buckets = np.int64(1) << np.int64(bucket_bits)
-    mark = (_U1 << group_bits) - _U1
-    num_groups = shape[4]
+    mark = (_U1 << zone_bits) - _U1
+    num_zones = shape[4]
     capacity = min(out_keys.shape[0], out_postings.shape[0])
     num_matches = num_found_postings = np.int64(0)
     state[NEEDED] = 0
@@ -258,9 +258,9 @@ def find_sorted(
                 last_bucket = bucket
             start, stop = first, last
             if stop - start > _MAX_SCANNED_ENTRIES:
-                value = remainder << group_bits
+                value = remainder << zone_bits
                 start = _first_not_below(blocks, entries, start, stop, entry_bits, value)
-                value = (remainder + _U1) << group_bits
+                value = (remainder + _U1) << zone_bits
                 stop = _first_not_below(blocks, entries, start, stop, entry_bits, value)
             size = stop - start
             if num_matches + size > capacity or num_found_postings + size > capacity:
@@ -269,20 +269,20 @@ def find_sorted(
                 state[NUM_FOUND_POSTINGS] = num_found_postings
                 state[NEEDED] = size
                 return
-            # The groups of a hash ascend, and a posting has no other entry beside it.
+            # The zones of a hash ascend, and a posting has no other entry beside it.
             previous = np.int64(-1)
             for i in range(start, stop):
                 value = _entry(blocks, entries, i, entry_bits)
-                if value >> group_bits != remainder:
+                if value >> zone_bits != remainder:
                     continue
-                group = value & mark
-                if group != mark:
-                    if np.int64(group) <= previous or np.int64(group) >= num_groups:
+                zone = value & mark
+                if zone != mark:
+                    if np.int64(zone) <= previous or np.int64(zone) >= num_zones:
                         is_damaged[number] = True
                         break
-                    previous = np.int64(group)
+                    previous = np.int64(zone)
                     out_keys[num_matches] = key
-                    out_groups[num_matches] = np.int64(group)
+                    out_zones[num_matches] = np.int64(zone)
                     num_matches += 1
                     continue
                 # Hashes are sorted, so the marks before the last one need not be counted again.
@@ -293,7 +293,7 @@ def find_sorted(
                 if num_marks >= num_postings or previous >= 0:
                     is_damaged[number] = True
                     break
-                previous = num_groups
+                previous = num_zones
                 out_posting_keys[num_found_postings] = key
                 out_postings[num_found_postings, 0] = np.int64(blocks[references + 2 * num_marks])
                 out_postings[num_found_postings, 1] = np.int64(
@@ -308,38 +308,52 @@ def find_sorted(
 
 
 @kernel(int64(readonly(uint64), readonly(int64), int64, uint64[::1], int64[::1]))
-def decode_block(words, shape, block, out_hashes, out_groups):
+def decode_block(words, shape, block, out_hashes, out_zones):
     """Decode all entries of a block. Return their number, or -1 if the block contradicts itself.
 
-    The hashes have zeros after the bits that the index keeps. The group of a posting is -1.
+    The hashes have zeros after the bits that the index keeps. The zone of a posting is -1.
     """
     block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
-    remainder_bits, group_bits = np.uint64(shape[2]), np.uint64(shape[3])
-    entry_bits = remainder_bits + group_bits
+    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + zone_bits
     hash_bits = block_bits + bucket_bits + remainder_bits
     num_buckets = np.int64(1) << np.int64(bucket_bits)
-    mark = (_U1 << group_bits) - _U1
+    mark = (_U1 << zone_bits) - _U1
     num_entries = np.int64(words[1] & _LOW_HALF)
     num_postings = np.int64(words[1] >> _U32)
     entry_width = np.int64(entry_bits)
     if not _fits(num_entries, num_postings, num_buckets, entry_width, words.shape[0]):
         return -1
-    entries = HEAD_WORDS + _words_of(num_entries + num_buckets)
-    bucket, count, num_marks = np.int64(0), np.int64(0), np.int64(0)
-    for position in range(num_entries + num_buckets):
-        if not (words[HEAD_WORDS + (position >> 6)] >> np.uint64(position & 63)) & _U1:
-            bucket += 1
-            continue
-        if count == num_entries or bucket == num_buckets:
-            return -1
-        value = _entry(words, entries, count, entry_bits)
-        if value & mark != mark and np.int64(value & mark) >= shape[4]:
-            return -1
-        prefix = (np.uint64(block) << bucket_bits) | np.uint64(bucket)
-        prefix = (prefix << remainder_bits) | (value >> group_bits)
-        out_hashes[count] = prefix << (_U64 - hash_bits)
-        group = value & mark
-        out_groups[count] = -1 if group == mark else np.int64(group)
-        num_marks += group == mark
-        count += 1
+    num_bits = num_entries + num_buckets
+    entries = HEAD_WORDS + _words_of(num_bits)
+    entry_mask = (_U1 << entry_bits) - _U1
+    last_word = np.int64(words.shape[0] - 1)
+    count, num_marks = np.int64(0), np.int64(0)
+    for number in range(_words_of(num_bits)):
+        ones = words[HEAD_WORDS + number]
+        num_left = num_bits - 64 * number
+        if num_left < 64:
+            ones &= (_U1 << np.uint64(num_left)) - _U1
+        while ones:
+            # There are `count` ones before this one, so the other bits before it are zeros.
+            bucket = 64 * number + np.int64(trailing_zeros(ones)) - count
+            ones &= ones - _U1
+            if count == num_entries or bucket >= num_buckets:
+                return -1
+            # Two words without a branch, which would be predicted wrongly for every third entry.
+            position = np.uint64(count) * entry_bits
+            word = entries + np.int64(position >> _U6)
+            offset = position & _U63
+            value = words[word] >> offset
+            value |= (words[min(word + 1, last_word)] << (_U63 - offset)) << _U1
+            value &= entry_mask
+            zone = value & mark
+            if zone != mark and np.int64(zone) >= shape[4]:
+                return -1
+            prefix = (np.uint64(block) << bucket_bits) | np.uint64(bucket)
+            prefix = (prefix << remainder_bits) | (value >> zone_bits)
+            out_hashes[count] = prefix << (_U64 - hash_bits)
+            out_zones[count] = -1 if zone == mark else np.int64(zone)
+            num_marks += zone == mark
+            count += 1
     return count if count == num_entries and num_marks == num_postings else np.int64(-1)

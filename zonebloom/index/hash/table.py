@@ -29,7 +29,6 @@ from zonebloom.index.hash.file import (
     HEAD_WORDS,
     OVERFLOW,
     TRAILER,
-    Groups,
     Head,
     decode_tail,
     decompress_nulls,
@@ -128,9 +127,8 @@ class HashTable(IndexTable):
             ) from None
         self.num_bytes = self.file.num_bytes
         self.shape = self.head.shape
-        self.groups = Groups.of_runs(self.runs.num_zones, self.head.zone_shift)
         self._slot_shift = _HASH_BITS - self.shape.block_bits
-        self._shape = np.array([*self.shape, len(self.groups)], dtype=np.int64)
+        self._shape = np.array([*self.shape, len(self)], dtype=np.int64)
         # The owner of the verified blocks that are in memory.
         self._cache_owner = CacheOwner()
         self._scratch = threading.local()
@@ -194,11 +192,7 @@ class HashTable(IndexTable):
         if (hashes[1:] < hashes[:-1]).any():
             order = np.argsort(hashes)
             hashes = hashes[order]
-        for keys, groups in self._sorted_pairs(hashes):
-            zones = groups
-            if self.groups.shift:
-                zones, positions = self.groups.zones(groups)
-                keys = keys[positions]
+        for keys, zones in self._sorted_pairs(hashes):
             yield keys if order is None else order[keys], zones
 
     def _zones_of(self, hashes: np.ndarray) -> np.ndarray:
@@ -209,14 +203,13 @@ class HashTable(IndexTable):
         words = self._block(self._slot_of(hashed))
         if words is None:
             return np.arange(len(self))
-        out = getattr(self._scratch, "groups", None)
+        out = getattr(self._scratch, "zones", None)
         if out is None:
-            out = self._scratch.groups = np.empty(_BUCKET_MATCHES, dtype=np.int64)
+            out = self._scratch.zones = np.empty(_BUCKET_MATCHES, dtype=np.int64)
         count = self._kernels.find_one(words, hashes, self._shape, out)
         if count < 0:
             return self._zones_by_numpy(hashed)
-        groups = out[:count].copy()
-        return groups if not self.groups.shift else self.groups.zones(groups)[0]
+        return out[:count].copy()
 
     @cached_property
     def _kernels(self) -> ModuleType:
@@ -229,22 +222,16 @@ class HashTable(IndexTable):
         if words is None:
             return np.arange(len(self))
         try:
-            groups, references = _find_in_block(words, hashed, self.head, len(self.groups))
+            zones, reference = _find_in_block(words, hashed, self.head)
         except ValueError:
             return self._report_block()
-        return self._zones_of_groups([groups, *map(self._posting, references)])
-
-    def _zones_of_groups(self, parts: list[np.ndarray]) -> np.ndarray:
-        groups = np.concatenate(parts)
-        if len(parts) > 1:
-            groups = np.unique(groups)
-        return self.groups.zones(groups)[0]
+        return zones if reference is None else self._posting(reference)
 
     def _slot_of(self, hashed: int) -> int:
         return hashed >> self._slot_shift
 
     def _sorted_pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        """Yield pairs of the position of a sorted hash and a group of zones."""
+        """Yield pairs of the position of a sorted hash and a zone."""
         slots, starts, stops = self._slots_of(hashes)
         max_bytes = _LOCAL_BATCH_BYTES if self.file.is_local else _REMOTE_BATCH_BYTES
         step = max(1, max_bytes // self.head.slot_bytes)
@@ -281,17 +268,16 @@ class HashTable(IndexTable):
 
     def _expand(self, matches: _BatchMatches) -> Iterator[Pairs]:
         yield from matches.pairs
-        last_reference, groups = None, np.empty(0, dtype=np.int64)
+        last_reference, zones = None, np.empty(0, dtype=np.int64)
         for key, reference in matches.postings:
             # Equal hashes follow one another, and have the same posting.
             if reference != last_reference:
-                last_reference, groups = reference, self._posting(reference)
-            yield np.full(groups.size, key), groups
+                last_reference, zones = reference, self._posting(reference)
+            yield np.full(zones.size, key), zones
         if matches.damaged_keys:
-            self._report_block()
-            all_groups = np.arange(len(self.groups))
+            all_zones = self._report_block()
             for key in matches.damaged_keys:
-                yield np.full(all_groups.size, key), all_groups
+                yield np.full(all_zones.size, key), all_zones
 
     def _search_batch(self, batch: _SlotBatch, hashes: np.ndarray) -> _BatchMatches:
         words, is_damaged = self._read_slots(batch.slots)
@@ -350,8 +336,8 @@ class HashTable(IndexTable):
             )
             next_key, num_matches, num_found_postings, needed = state.tolist()
             if num_matches:
-                keys, groups = buffers.keys[:num_matches], buffers.groups[:num_matches]
-                matches.pairs.append((keys.copy(), groups.copy()))
+                keys, zones = buffers.keys[:num_matches], buffers.zones[:num_matches]
+                matches.pairs.append((keys.copy(), zones.copy()))
             for key, (offset, size) in zip(
                 buffers.posting_keys[:num_found_postings].tolist(),
                 buffers.postings[:num_found_postings].tolist(),
@@ -372,8 +358,8 @@ class HashTable(IndexTable):
             # A damaged key is in all zones, so drop what was found before the damage was noticed.
             matches.damaged_keys.extend(damaged)
             matches.pairs[:] = [
-                (keys[is_kept], groups[is_kept])
-                for keys, groups in matches.pairs
+                (keys[is_kept], zones[is_kept])
+                for keys, zones in matches.pairs
                 for is_kept in [~np.isin(keys, damaged)]
             ]
             damaged_keys = set(damaged)
@@ -455,20 +441,20 @@ class HashTable(IndexTable):
         return words if checksum == words[0] else None
 
     def _posting(self, reference: _Reference) -> np.ndarray:
-        """Return the groups of a posting. If it is damaged, return all groups."""
+        """Return the zones of a posting. If it is damaged, return all zones."""
         offset, size = reference
         words = self._read_heap(offset, size, 24)
         if words is not None:
             try:
-                return decode_posting(words.tobytes(), len(self.groups))
+                return decode_posting(words.tobytes(), len(self))
             except ValueError as error:
                 self._report_damage(str(error))
         else:
             self._report_damage("a posting is damaged")
-        return np.arange(len(self.groups))
+        return np.arange(len(self))
 
     def decode(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return all pairs of a block: hashes without the bits that are not kept, and groups.
+        """Return all pairs of a block: hashes without the bits that are not kept, and zones.
 
         The pairs are in the order of the hashes. Raise `CorruptIndex` if the block is damaged.
         """
@@ -476,18 +462,18 @@ class HashTable(IndexTable):
         if words is None:
             raise self._corrupt_index("a block is damaged")
         capacity = min(int(words[1]) & 0xFFFFFFFF, words.size * _HASH_BITS)
-        hashes, groups = np.empty(capacity, np.uint64), np.empty(capacity, np.int64)
-        count = self._kernels.decode_block(words, self._shape, slot, hashes, groups)
+        hashes, zones = np.empty(capacity, np.uint64), np.empty(capacity, np.int64)
+        count = self._kernels.decode_block(words, self._shape, slot, hashes, zones)
         if count < 0:
             raise self._corrupt_index("a block contradicts itself")
-        marks = np.flatnonzero(groups[:count] < 0)
+        marks = np.flatnonzero(zones[:count] < 0)
         if not marks.size:
-            return hashes[:count], groups[:count]
+            return hashes[:count], zones[:count]
         num_postings = int(words[1]) >> 32
         # The references are the last words of a block in the heap, but not of a slot.
         first = _first_reference(words, self.head)
         references = words[first : first + 2 * num_postings].reshape(-1, 2).tolist()
-        parts = np.split(groups[:count], marks)
+        parts = np.split(zones[:count], marks)
         expanded = [parts[0]]
         counts = np.ones(count, dtype=np.int64)
         for mark, part, (offset, size) in zip(marks, parts[1:], references, strict=True):
@@ -535,10 +521,10 @@ class _SearchBuffers:
 
     def grow(self, capacity: int) -> None:
         self.keys = np.empty(capacity, dtype=np.int64)
-        self.groups = np.empty(capacity, dtype=np.int64)
+        self.zones = np.empty(capacity, dtype=np.int64)
         self.posting_keys = np.empty(capacity, dtype=np.int64)
         self.postings = np.empty((capacity, 2), dtype=np.int64)
-        self.outputs = self.keys, self.groups, self.posting_keys, self.postings
+        self.outputs = self.keys, self.zones, self.posting_keys, self.postings
 
 
 def _keys_of(batch: _SlotBatch, number: int) -> range:
@@ -563,9 +549,9 @@ def _first_reference(words: np.ndarray, head: Head) -> int:
 
 
 def _find_in_block(
-    words: np.ndarray, hashed: int, head: Head, num_groups: int
-) -> tuple[np.ndarray, list[_Reference]]:
-    """Find a hash in a block without kernels. Return its groups, and references to its postings.
+    words: np.ndarray, hashed: int, head: Head
+) -> tuple[np.ndarray, _Reference | None]:
+    """Find a hash in a block without kernels. Return its zones, or the reference to its posting.
 
     Raise `ValueError` if the block contradicts itself.
     """
@@ -592,29 +578,29 @@ def _find_in_block(
         return value >> (position & 7) & ((1 << shape.entry_bits) - 1)
 
     mark = shape.posting_mark
-    groups, references = [], []
+    zones, references = [], []
     bucket_entries = range(first, int(zeros[bucket]) - bucket)
     if len(bucket_entries) > _MAX_SCANNED_ENTRIES:
-        limits = remainder << shape.group_bits, (remainder + 1) << shape.group_bits
+        limits = remainder << shape.zone_bits, (remainder + 1) << shape.zone_bits
         start, stop = (bisect_left(bucket_entries, limit, key=entry) for limit in limits)
         bucket_entries = bucket_entries[start:stop]
     for number in bucket_entries:
         value = entry(number)
-        if value >> shape.group_bits != remainder:
+        if value >> shape.zone_bits != remainder:
             continue
         if value & mark != mark:
-            groups.append(value & mark)
+            zones.append(value & mark)
             continue
         rank = _count_marks(words[entries_at:first_reference], number, shape)
         if rank >= num_postings:
             raise ValueError("a block has fewer postings than its entries name")
         offset, size = words[first_reference + 2 * rank :][:2].tolist()
         references.append((offset, size))
-    is_ascending = all(group < following for group, following in itertools.pairwise(groups))
-    has_too_many = len(references) > 1 or (references and groups)
-    if not is_ascending or has_too_many or (groups and groups[-1] >= num_groups):
-        raise ValueError("the groups of a hash do not ascend or do not exist")
-    return np.array(groups, dtype=np.int64), references
+    is_ascending = all(zone < following for zone, following in itertools.pairwise(zones))
+    has_too_many = len(references) > 1 or (references and zones)
+    if not is_ascending or has_too_many or (zones and zones[-1] >= head.num_zones):
+        raise ValueError("the zones of a hash do not ascend or do not exist")
+    return np.array(zones, dtype=np.int64), references[0] if references else None
 
 
 def _count_marks(words: np.ndarray, stop: int, shape: BlockShape) -> int:

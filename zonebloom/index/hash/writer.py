@@ -1,100 +1,113 @@
-"""Write the file of a hash index from pairs of a hash and a zone.
+"""Write the segment of a hash index from the hashes of rows.
 
-PairSpool -> sort and measure each partition -> choose groups and the shape of blocks
-          -> encode blocks into slots and heap -> file
+rows -> PairBuffer -> file of the segment
+
+If the buffer is full before all rows are there, it becomes a segment that only this writer reads:
+
+rows -> PairBuffer -> temporary segments -> merge -> file of the segment
 """
 
 from __future__ import annotations
 
-import secrets
-import tempfile
+import posixpath
 from collections.abc import Iterable
-from contextlib import closing
-from functools import partial
+from contextlib import ExitStack, closing
 
 import numpy as np
-import xxhash
+import pyarrow.fs as pafs
 
-from zonebloom.errors import InvalidArgument
-from zonebloom.index.hash.file import (
-    MAGIC,
-    MAX_ZONES,
-    Groups,
-    Head,
-    compress_nulls,
-    compress_runs,
-    encode_tail,
-    slot_offset,
-)
-from zonebloom.index.hash.parameters import HashParameters, hash_bits_to_keep
-from zonebloom.index.hash.plan import KeptPairs, choose_plan, keep_pairs, map_in_threads
-from zonebloom.index.hash.spool import (
-    NUM_PARTITIONS,
+from zonebloom.index.hash.file import require_numbered_zones
+from zonebloom.index.hash.merge import write_merged
+from zonebloom.index.hash.pairs import (
+    MAX_BUFFERED_HASH_BITS,
     PARTITION_BITS,
     PairBits,
-    PairSpool,
-    sort_distinct,
-    temporary_file_errors,
+    PairBuffer,
 )
+from zonebloom.index.hash.parameters import (
+    MAX_BUFFERED_PAIRS,
+    HashParameters,
+    hash_bits_to_keep,
+    zone_bits_for,
+)
+from zonebloom.index.hash.plan import PAIR_BITS, SortedPairs
+from zonebloom.index.hash.segment_file import write_file
+from zonebloom.index.hash.table import HashTable
 from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector, ZoneHashes
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
 from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.storage.files import FileCreator
 
-_SAMPLED_PAIRS = 1 << 18
-_MIN_SAMPLED_PARTITIONS = 4
-# Zones have 32 bits in a spool.
-_SAMPLE_BITS = PairBits(32, 32)
-# Above this, the heap of a file that is being written is in a temporary file.
-_MAX_HEAP_IN_MEMORY = 64 << 20
-_COPY_BYTES = 4 << 20
+_MIN_PAIRS_PER_WRITER = 1 << 20
+_NO_ZONES = np.empty(0, dtype=np.int64)
 
 
 class HashSegmentWriter:
-    """The writer of a segment of a build."""
+    """The writer of a segment of a build.
+
+    ``filesystem`` reads the temporary segments. Their folders have the name of the segment and a
+    number, so the build deletes them at its end, as it deletes all segments that are not committed.
+    """
 
     def __init__(
-        self, creator: FileCreator, path: str, parameters: HashParameters, num_writers: int = 1
+        self,
+        creator: FileCreator,
+        filesystem: pafs.FileSystem,
+        path: str,
+        parameters: HashParameters,
+        num_writers: int = 1,
     ):
+        self._creator = creator
+        self._filesystem = filesystem
+        self._path = path
         self._parameters = parameters
-        self._memory = parameters.build_memory // num_writers
+        self._max_pairs = max(_MIN_PAIRS_PER_WRITER, MAX_BUFFERED_PAIRS // num_writers)
         # Create the file at once, so that an error of the store is raised before the data is read.
         self._sink = HashingFile(creator.open_output_stream(path))
-        # The rest of the memory is for sorted pairs, and for the parts that are being sorted.
-        self._spool = PairSpool(parameters.number_of_items, self._memory // 2)
+        self._buffer = PairBuffer(parameters.number_of_items)
         self._collector = ZoneHashCollector(parameters.number_of_items)
         self._num_zones = 0
         self._num_rows = 0
         self._runs: list[tuple[int, int, int, int]] = []
         self._null_zones: list[np.ndarray] = []
+        self._temporary: list[tuple[str, WrittenTable]] = []
 
     def add(self, fragment_id: int, part: Hashes | RowHashes) -> None:
         if isinstance(part, RowHashes):
-            self._add_zones(self._collector.add(part))
+            self._add_zones(fragment_id, self._collector.add(part))
             return
         if part.null_count:
             rows = np.flatnonzero(~part.is_valid()) + self._num_rows
             zones = rows // self._parameters.number_of_items + self._num_zones
             self._null_zones.append(np.unique(zones))
-        self._spool.add(part, self._num_rows, self._num_zones)
+        self._buffer.add(part, self._num_rows, self._num_zones)
         self._num_rows += part.values.size
+        self._write_if_full(fragment_id)
 
-    def _add_zones(self, zones: Iterable[ZoneHashes]) -> None:
+    def _add_zones(self, fragment_id: int, zones: Iterable[ZoneHashes]) -> None:
         for zone in zones:
             number = self._num_zones + self._num_rows // self._parameters.number_of_items
-            self._spool.add_zone(zone.hashes, number)
+            self._buffer.add_zone(zone.hashes, number)
             if zone.has_null:
                 self._null_zones.append(np.array([number], dtype=np.int64))
             self._num_rows += zone.num_rows
+            self._write_if_full(fragment_id)
 
     def end_fragment(self, fragment_id: int) -> None:
-        self._add_zones(self._collector.finish())
-        num_zones = -(-self._num_rows // self._parameters.number_of_items)
-        if num_zones:
-            self._runs.append((fragment_id, 0, num_zones, self._num_rows))
-        self._num_zones += num_zones
+        self._add_zones(fragment_id, self._collector.finish())
+        self._runs += self._run_of(fragment_id)
+        self._num_zones += self._num_fragment_zones
         self._num_rows = 0
         require_numbered_zones(self._num_zones)
+
+    @property
+    def _num_fragment_zones(self) -> int:
+        return -(-self._num_rows // self._parameters.number_of_items)
+
+    def _run_of(self, fragment_id: int) -> list[tuple[int, int, int, int]]:
+        """Return the run of the rows so far of a fragment, or nothing if there are none."""
+        num_zones = self._num_fragment_zones
+        return [(fragment_id, 0, num_zones, self._num_rows)] if num_zones else []
 
     def close(self) -> WrittenTable:
         try:
@@ -104,144 +117,65 @@ class HashSegmentWriter:
             raise
 
     def _write(self) -> WrittenTable:
-        ids, first_rows, num_zones, num_rows = np.array(self._runs, np.uint64).reshape(-1, 4).T
+        runs, probability = self._zone_runs(self._runs), self._parameters.probability
+        null_zones = np.unique(np.concatenate([_NO_ZONES, *self._null_zones]))
+        if not self._temporary:
+            pairs = self._take_pairs(len(runs), probability)
+            return write_file(self._sink, pairs, runs, null_zones, probability)
+        self._write_temporary(runs)
+        with ExitStack() as stack:
+            tables = [
+                stack.enter_context(
+                    closing(HashTable(self._filesystem, path, written.num_bytes, written.checksum))
+                )
+                for path, written in self._temporary
+            ]
+            first_zones = [0] * len(tables)
+            return write_merged(self._sink, tables, first_zones, runs, null_zones, probability)
+
+    def _write_if_full(self, fragment_id: int) -> None:
+        if len(self._buffer) >= self._max_pairs:
+            self._write_temporary(self._zone_runs([*self._runs, *self._run_of(fragment_id)]))
+
+    def _write_temporary(self, runs: ZoneRuns) -> None:
+        """Write the buffered pairs as a segment whose zones have the numbers of this one."""
+        folder, name = posixpath.split(self._path)
+        path = posixpath.join(f"{folder}-{len(self._temporary)}", name)
+        sink = HashingFile(self._creator.open_output_stream(path))
+        try:
+            pairs = self._take_pairs(len(runs), None)
+            written = write_file(sink, pairs, runs, _NO_ZONES, self._parameters.probability)
+        except BaseException:
+            sink.close()
+            raise
+        self._temporary.append((path, written))
+
+    def _take_pairs(self, num_zones: int, probability: float | None) -> SortedPairs:
+        """Return the buffered pairs, and empty the buffer.
+
+        They keep the bits of each hash that a probability needs, or all without one.
+        """
+        buffer, self._buffer = self._buffer, PairBuffer(self._parameters.number_of_items)
+        buffer.finish()
+        estimated_pairs = buffer.estimate_distinct()
+        zone_bits = zone_bits_for(num_zones)
+        hash_bits = min(MAX_BUFFERED_HASH_BITS, PAIR_BITS - zone_bits)
+        if probability is not None:
+            hash_bits = min(hash_bits, hash_bits_to_keep(estimated_pairs, probability))
+        bits = PairBits(hash_bits, zone_bits)
+        return SortedPairs.measured(
+            bits,
+            PARTITION_BITS,
+            estimated_pairs,
+            lambda number: buffer.sort(number, bits),
+            buffer.sorted_part,
+        )
+
+    def _zone_runs(self, runs: list[tuple[int, int, int, int]]) -> ZoneRuns:
+        ids, first_rows, num_zones, num_rows = np.array(runs, np.uint64).reshape(-1, 4).T
         items = self._parameters.number_of_items
-        runs = ZoneRuns(ids, first_rows, num_zones, num_rows, items)
-        nulls = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *self._null_zones]))
-        try:
-            self._spool.finish()
-            estimated_pairs = _estimate_pairs(self._spool)
-            kept_pairs = keep_pairs(
-                (partial(self._spool.partition, number) for number in range(NUM_PARTITIONS)),
-                PARTITION_BITS,
-                estimated_pairs,
-                hash_bits_to_keep(estimated_pairs, self._parameters.probability),
-                Groups.of_runs(num_zones, shift=0),
-                self._memory // 4,
-            )
-        finally:
-            self._spool.close()
-        try:
-            return write_file(self._sink, kept_pairs, runs, nulls, self._parameters)
-        finally:
-            kept_pairs.pairs.close()
+        return ZoneRuns(ids, first_rows, num_zones, num_rows, items)
 
     def abort(self) -> None:
         """Close the file after a failure. It is not a valid table."""
-        self._spool.close()
         self._sink.close()
-
-
-def require_numbered_zones(num_zones: int) -> None:
-    """Raise `InvalidArgument` if a segment cannot have so many zones."""
-    if num_zones >= MAX_ZONES:
-        raise InvalidArgument(
-            f"{num_zones:,} zones do not fit into one segment of a hash index; give a larger "
-            "number_of_items"
-        )
-
-
-def _estimate_pairs(spool: PairSpool) -> int:
-    """Estimate the number of distinct pairs from those of some partitions.
-
-    Distinct hashes are spread evenly over the partitions, but rows are not: a frequent key has all
-    its rows in one partition.
-    """
-    num_pairs = num_distinct = 0
-    for number in range(NUM_PARTITIONS):
-        arrays = spool.partition(number)
-        num_pairs += sum(array.size for array in arrays)
-        num_distinct += sort_distinct(arrays, _SAMPLE_BITS, number, PARTITION_BITS).size
-        num_partitions = number + 1
-        if num_pairs >= _SAMPLED_PAIRS and num_partitions >= _MIN_SAMPLED_PARTITIONS:
-            return min(spool.num_pairs, num_distinct * NUM_PARTITIONS // num_partitions)
-    return num_distinct
-
-
-def write_file(
-    sink: HashingFile,
-    kept_pairs: KeptPairs,
-    runs: ZoneRuns,
-    null_zones: np.ndarray,
-    parameters: HashParameters,
-) -> WrittenTable:
-    """Write the file of a segment, and close it."""
-    kept_pairs, plan = choose_plan(kept_pairs, runs, parameters)
-    shape, groups = plan.shape, plan.measure.groups
-    needs = plan.block_needs()
-    slot_bytes, heap_bytes = plan.slots_and_heap()
-    heap_starts = slot_offset(shape.num_blocks, slot_bytes) + np.cumsum(heap_bytes) - heap_bytes
-    salt = secrets.randbits(64)
-    part_bits = kept_pairs.pairs.part_bits
-    blocks_per_task = 1 << max(0, shape.block_bits - part_bits)
-    parts_per_task = 1 << max(0, part_bits - shape.block_bits)
-
-    def encode(task: int) -> tuple[np.ndarray, np.ndarray]:
-        from zonebloom.index.hash import encode_kernels
-
-        first_block = task * blocks_per_task
-        blocks = slice(first_block, first_block + blocks_per_task)
-        slots = np.zeros(blocks_per_task * slot_bytes // 8, dtype=np.uint64)
-        heap = np.zeros(int(heap_bytes[blocks].sum()), dtype=np.uint8)
-        encode_kernels.encode_blocks(
-            kept_pairs.pairs.parts(task * parts_per_task, (task + 1) * parts_per_task),
-            kept_pairs.pairs.bits.zone_bits,
-            groups.shift,
-            groups.first_zones,
-            groups.first_groups,
-            plan.measure.entry_bits,
-            np.array(shape, dtype=np.int64),
-            first_block,
-            np.ascontiguousarray(needs[blocks, :3]),
-            slot_offset(first_block, slot_bytes),
-            np.uint64(salt),
-            int(heap_starts[first_block]),
-            np.empty(plan.measure.largest + 1, dtype=np.uint32),
-            slots,
-            heap,
-        )
-        return slots, heap
-
-    with (
-        sink,
-        closing(kept_pairs.pairs),
-        tempfile.SpooledTemporaryFile(_MAX_HEAP_IN_MEMORY, prefix="zonebloom-") as heap_file,
-    ):
-        sink.write(MAGIC)
-        for slots, heap in map_in_threads(encode, range(shape.num_blocks // blocks_per_task)):
-            sink.write(slots.data.cast("B"))
-            with temporary_file_errors():
-                heap_file.write(heap.data)
-        with temporary_file_errors():
-            heap_file.seek(0)
-        while data := heap_file.read(_COPY_BYTES):
-            sink.write(data)
-        num_zones = len(runs)
-        nulls = compress_nulls(num_zones, null_zones)
-        sink.write(nulls)
-        compressed_runs = compress_runs(runs)
-        num_entries, num_postings, _ = plan.measure.cells.sum(axis=0).tolist()
-        head = Head(
-            number_of_items=runs.items,
-            probability=parameters.probability,
-            num_zones=num_zones,
-            num_runs=runs.num_zones.size,
-            num_entries=num_entries,
-            num_postings=num_postings,
-            num_pairs=plan.measure.num_pairs,
-            slot_bytes=slot_bytes,
-            heap_bytes=int(heap_bytes.sum()),
-            null_bytes=len(nulls),
-            null_checksum=xxhash.xxh64_intdigest(nulls),
-            run_bytes=len(compressed_runs),
-            salt=salt,
-            content=sink.checksum.intdigest(),
-            block_bits=shape.block_bits,
-            bucket_bits=shape.bucket_bits,
-            remainder_bits=shape.remainder_bits,
-            group_bits=shape.group_bits,
-            zone_shift=groups.shift,
-        )
-        tail = encode_tail(head, compressed_runs)
-        sink.write(tail)
-    return WrittenTable(sink.size, xxhash.xxh3_64_hexdigest(tail), num_zones)
