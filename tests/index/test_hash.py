@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seams import replace_function, set_constant
 
+from zonebloom.errors import CorruptIndex
 from zonebloom.index.hash import pairs, segment_file, table, writer
 from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters
@@ -454,6 +455,23 @@ def test_segments_of_different_sizes_are_merged(tmp_path):
     expected = opened.head.num_pairs * 2.0**-opened.shape.hash_bits
     num_found = sum(zones.size for _, zones in opened.pairs(random_hashes(source, 200_000)))
     assert abs(num_found - 200_000 * expected) <= 6 * (200_000 * expected) ** 0.5
+
+
+def test_a_table_that_changes_during_a_merge_is_refused(tmp_path, monkeypatch):
+    """The second read of a table must give what the first one measured."""
+    rows = one_fragment(random_hashes(np.random.default_rng(3), 50_000), 128)
+    tables = build_all(tmp_path, [rows, rows])
+    decode, seen = HashTable.decode, set()
+
+    def changing(self: HashTable, slot: int) -> tuple[np.ndarray, np.ndarray]:
+        hashes, zones = decode(self, slot)
+        is_second = (self.path, slot) in seen
+        seen.add((self.path, slot))
+        return (hashes, zones[::-1]) if is_second else (hashes, zones)
+
+    replace_function(monkeypatch, HashTable, "decode", changing)
+    with pytest.raises(CorruptIndex, match="changed during a merge"):
+        merged(tmp_path, tables)
 
 
 def test_merging_unique_keys_step_by_step_keeps_the_probability(tmp_path):
