@@ -7,12 +7,14 @@ import os
 import tempfile
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import unreadable
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.patterns import is_pattern, matching_files
 
+LOCAL = pafs.LocalFileSystem()
 FILES = [
     "a.parquet",
     "b.csv",
@@ -62,11 +64,11 @@ def test_matching_files_equal_those_of_glob(folder: Path, pattern: str):
     globbed = filter(os.path.isfile, glob.glob(whole, recursive=True))
     expected = sorted(path for path in globbed if "/_zonebloom/" not in path)
     assert is_pattern(pattern)
-    assert matching_files(whole) == expected
+    assert matching_files(LOCAL, whole) == expected
 
 
 def test_an_index_folder_is_matched_by_name(folder: Path):
-    assert matching_files(f"{folder}/x/_zonebloom/*") == [f"{folder}/x/_zonebloom/a.parquet"]
+    assert matching_files(LOCAL, f"{folder}/x/_zonebloom/*") == [f"{folder}/x/_zonebloom/a.parquet"]
 
 
 def test_a_folder_that_cannot_be_listed_raises():
@@ -77,7 +79,19 @@ def test_a_folder_that_cannot_be_listed_raises():
         (root / "a" / "b" / "c.parquet").write_bytes(b"")
         for pattern in ("**/*.parquet", "*/*/*.parquet", "a/b/*"):
             with unreadable(root / "a" / "b"), pytest.raises(FragmentUnreadable, match="a/b"):
-                matching_files(str(root / pattern))
+                matching_files(LOCAL, str(root / pattern))
         # The folder can be listed, but its files cannot be looked at.
         with unreadable(root / "a", 0o744), pytest.raises(FragmentUnreadable, match="a/b"):
-            matching_files(str(root / "**"))
+            matching_files(LOCAL, str(root / "**"))
+
+
+def test_folders_that_no_part_matches_are_not_listed():
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for folder in ("day=1/closed", "other"):
+            (root / folder).mkdir(parents=True)
+        (root / "day=1" / "c.parquet").write_bytes(b"")
+        (root / "other").chmod(0)
+        with unreadable(root / "day=1" / "closed"):
+            assert matching_files(LOCAL, f"{root}/day=*/c.parquet") == [f"{root}/day=1/c.parquet"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import sys
 
 import numpy as np
@@ -17,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from helpers import index_folder
 
 import zonebloom as zb
-from zonebloom.errors import FragmentUnreadable, SourceError, StaleIndexWarning
+from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError, StaleIndexWarning
 from zonebloom.storage import object_store
 from zonebloom.storage.files import identities
 
@@ -193,6 +194,37 @@ def test_dataset_is_opened_from_a_uri(indexed, endpoint):
     dataset = zb.dataset(uri)
     assert dataset.version == 1
     assert dataset.count_rows(filter="id = 7") == 1
+
+
+PATTERNS = {"*.parquet": 3, "part-[!1]*": 2, "**": 3, "?art-1.parquet": 1, "[n]o*": 0}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_match_objects(indexed, s3, endpoint, pattern):
+    options = f"endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
+    opens = [lambda: zb.dataset(f"lake/data/{pattern}", filesystem=s3)]
+    # In a URI, a question mark begins the options.
+    if "?" not in pattern:
+        opens.append(lambda: zb.dataset(f"s3://test:test@lake/data/{pattern}?{options}"))
+    for open_dataset in opens:
+        if not PATTERNS[pattern]:
+            with pytest.raises(NoFragments, match="no file matches"):
+                open_dataset()
+            continue
+        dataset = open_dataset()
+        assert dataset.count_rows() == PATTERNS[pattern] * ROWS
+        assert {posixpath.dirname(file) for file in dataset.files} == {"lake/data"}
+
+
+def test_a_name_with_brackets_is_taken_before_a_pattern(s3):
+    for name in ("a1", "a[1]", "*"):
+        pq.write_table(pa.table({"name": [name]}), f"lake/names/{name}.parquet", filesystem=s3)
+
+    def names(path: str) -> list[str]:
+        return zb.dataset(path, filesystem=s3).to_table()["name"].to_pylist()
+
+    assert names("lake/names/a[1].parquet") == ["a[1]"]
+    assert sorted(names("lake/names/*.parquet")) == ["*", "a1", "a[1]"]
 
 
 def test_a_rewritten_object_is_read_whole(indexed, s3):

@@ -192,16 +192,14 @@ class _Discovery:
             filesystem, path = filesystem_of_uri(path)
         elif filesystem is None:
             filesystem, path = pafs.LocalFileSystem(), absolute_path(path)
-            # A name such as a[1].parquet does not match itself, so it may name a file. The file
-            # *.parquet matches itself, and must not hide the others.
-            is_name = os.path.lexists(path) and not fnmatchcase(path, path)
-            if is_pattern(path) and not is_name:
-                files = matching_files(path)
-                if not files:
-                    raise NoFragments(f"no file matches {path}; check the pattern")
-                return self.from_paths(files, fixed_folder(path))
         assert filesystem is not None
         path = path_in(filesystem, path)
+        # URLs that a file system of fsspec takes as they are may have a query.
+        if is_pattern(path) and not is_uri(path) and not _is_name(filesystem, path):
+            files = matching_files(filesystem, path)
+            if not files:
+                raise NoFragments(f"no file matches {path}; check the pattern")
+            return replace(self, filesystem=filesystem).from_paths(files, fixed_folder(path))
         if self.format == "parquet" and self._is_auto and self.schema is None:
             listed = listed_files(filesystem, path)
             if listed is not None:
@@ -315,6 +313,18 @@ class _Discovery:
         *_, path_schema = factory.inspect_schemas()
         path_fields = [field for field in path_schema if field.name not in stored.schema.names]
         return factory.finish(pa.schema([*stored.schema, *path_fields], stored.schema.metadata))
+
+
+def _is_name(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Return whether a path with wildcards names a file or folder, and is no pattern.
+
+    A name such as a[1].parquet does not match itself, so it may name a file. The file *.parquet
+    matches itself, and must not hide the others.
+    """
+    if fnmatchcase(path, path):
+        return False
+    with file_errors(path, "make it readable, or try again later", "look at"):
+        return filesystem.get_file_info(path).type != pafs.FileType.NotFound
 
 
 def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str]:

@@ -163,7 +163,7 @@ def filesystem_of_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     SourceError
         As `filesystem_of`.
     """
-    scheme, _, below = _split_uri(uri, _has_escapes(uri))
+    scheme, host, below = _split_uri(uri, _has_escapes(uri))
     if not scheme:
         return pafs.LocalFileSystem(), below
     scheme_info = _SCHEMES.get(scheme, _OTHER_SCHEME)
@@ -172,8 +172,11 @@ def filesystem_of_uri(uri: str) -> tuple[pafs.FileSystem, str]:
         raise SourceError(
             f"{uri} cannot be opened: pyarrow has no {scheme}://; {scheme_info.advice}"
         )
+    # PyArrow takes no brackets in a path, which patterns have.
+    start = uri.find("/", match.end() + 2 + len(host))
+    path = uri[start:].replace("[", "%5B").replace("]", "%5D")
     try:
-        return pafs.FileSystem.from_uri(f"{scheme_info.arrow}{uri[match.end(1) :]}")
+        return pafs.FileSystem.from_uri(f"{scheme_info.arrow}{uri[match.end(1) : start]}{path}")
     except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
         raise SourceError(f"{uri} cannot be opened: {error}; {scheme_info.advice}") from None
 

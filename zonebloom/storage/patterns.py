@@ -1,21 +1,19 @@
-"""List the files that match a pattern, and raise if a folder cannot be listed."""
+"""List the files that match a pattern, and tell the folders of indices by their names."""
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
+import posixpath
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from zonebloom.errors import FragmentUnreadable
+import pyarrow.fs as pafs
+
+from zonebloom.storage.files import file_errors
 
 # The folder that holds indices. Listings of data files skip it.
 INDEX_FOLDER = "_zonebloom"
 
 _GLOB_CHARACTERS = frozenset("*?[")
-# A link that points to itself is treated like a missing file.
-_MISSING_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def data_folder_of(index_folder: str) -> str | None:
@@ -54,70 +52,65 @@ def is_pattern(path: str) -> bool:
 def fixed_folder(pattern: str) -> str:
     """Return the folder above the first wildcard, which contains all matching files.
 
-    >>> fixed_folder("/logs/2024-*/day=1/*.parquet"), fixed_folder("/logs/*.parquet")
-    ('/logs', '/logs')
+    >>> fixed_folder("/logs/2024-*/day=1/*.parquet"), fixed_folder("bucket/*.parquet")
+    ('/logs', 'bucket')
     """
-    parts = pattern.split(os.sep)
+    parts = pattern.split("/")
     first = next(number for number, part in enumerate(parts) if is_pattern(part))
-    return os.sep.join(parts[:first]) or os.sep
+    return "/".join(parts[:first]) or pattern[: pattern.startswith("/")]
 
 
-def matching_files(pattern: str) -> list[str]:
-    """Return the files that match an absolute pattern, sorted.
+def matching_files(filesystem: pafs.FileSystem, pattern: str) -> list[str]:
+    """Return the files that match a pattern, sorted. No wildcard matches an index folder.
 
-    Unlike ``glob.glob``, raise for folders that cannot be listed and for names that are not
-    UTF-8. No wildcard matches an index folder.
+    Only folders that match are listed, and everything below them from ``**`` on.
     """
-    drive, rest = os.path.splitdrive(pattern)
-    parts = [part for part in rest.split(os.sep) if part]
+    folder = fixed_folder(pattern)
+    advice = f"make the folder readable, or name the files that match {pattern}"
+    with file_errors(folder, advice, "list"):
+        return sorted(set(_matching(filesystem, folder, _parts_below(pattern, folder))))
+
+
+def _matching(filesystem: pafs.FileSystem, folder: str, parts: Sequence[str]) -> Iterator[str]:
+    part, rest = parts[0], parts[1:]
+    if not is_pattern(part):
+        path = posixpath.join(folder, part)
+        if rest:
+            yield from _matching(filesystem, path, rest)
+        elif filesystem.get_file_info(path).type == pafs.FileType.File:
+            yield path
+        return
+    is_deep = part == "**"
     try:
-        paths = {path for path in _matching(drive + os.sep, parts) if stat.S_ISREG(_mode(path))}
-        for path in paths:
-            # pyarrow opens UTF-8 names only, and its error does not say which name is invalid.
-            path.encode()
-        return sorted(paths)
-    except OSError as error:
-        raise FragmentUnreadable(
-            f"cannot list {error.filename} for files that match {pattern}: {error.strerror}; "
-            "make the folder readable, or name the files"
-        ) from None
+        infos = filesystem.get_file_info(
+            pafs.FileSelector(folder, allow_not_found=True, recursive=is_deep)
+        )
+    except NotADirectoryError:
+        return
+    for info in infos:
+        names = _parts_below(info.path, folder)
+        if is_deep or not rest:
+            if info.type == pafs.FileType.File and _matches(names, parts):
+                yield info.path
+        elif info.type == pafs.FileType.Directory and _matches(names, [part]):
+            yield from _matching(filesystem, info.path, rest)
 
 
-def _matching(folder: str, parts: Sequence[str]) -> Iterator[str]:
-    if not parts:
-        yield folder
-    elif parts[0] == "**":
-        yield from _matching(folder, parts[1:] or ["*"])
-        for name in _list_names(folder):
-            below = os.path.join(folder, name)
-            if not _is_hidden(name, "**") and stat.S_ISDIR(_mode(below)):
-                yield from _matching(below, parts)
-    elif is_pattern(parts[0]):
-        for name in _list_names(folder):
-            if not _is_hidden(name, parts[0]) and fnmatchcase(name, parts[0]):
-                yield from _matching(os.path.join(folder, name), parts[1:])
-    else:
-        yield from _matching(os.path.join(folder, parts[0]), parts[1:])
+def _parts_below(path: str, folder: str) -> list[str]:
+    return [part for part in path[len(folder) :].split("/") if part]
+
+
+def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
+    if not names or not parts:
+        return not names and not parts
+    name, part = names[0], parts[0]
+    if part == "**":
+        is_match = _matches(names, parts[1:] or ["*"])
+        return is_match or (not _is_hidden(name, part) and _matches(names[1:], parts))
+    if is_pattern(part) and (_is_hidden(name, part) or not fnmatchcase(name, part)):
+        return False
+    return (is_pattern(part) or name == part) and _matches(names[1:], parts[1:])
 
 
 def _is_hidden(name: str, pattern: str) -> bool:
     return name == INDEX_FOLDER or (name.startswith(".") and not pattern.startswith("."))
-
-
-def _list_names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError as error:
-        if error.errno in _MISSING_ERRORS:
-            return []
-        raise
-
-
-def _mode(path: str) -> int:
-    """Return the file mode of a path, or 0 if it does not exist."""
-    try:
-        return os.stat(path).st_mode
-    except OSError as error:
-        if error.errno in _MISSING_ERRORS:
-            return 0
-        raise
