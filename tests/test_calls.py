@@ -20,18 +20,18 @@ FILES, ROWS = 4, 40_000
 MOST_CALLS = {("lookup", True): 175, ("lookup", False): 66, ("to_table", True): 290}
 
 
-@pytest.fixture(scope="module")
-def ds(tmp_path_factory) -> zb.Dataset:
-    """Return a dataset in the recommended layout, with every kernel loaded."""
+@pytest.fixture(scope="module", params=[2048, 8192])
+def ds(tmp_path_factory, request) -> zb.Dataset:
+    """Return a dataset with pages of so many rows, and with every kernel loaded."""
     zb.warmup()
     folder = tmp_path_factory.mktemp("calls") / "data"
     folder.mkdir()
     keys = np.random.default_rng(0).permutation(FILES * ROWS).reshape(FILES, ROWS) * 3
     for number, part in enumerate(keys):
         table = pa.table({"key": part, "row": np.arange(ROWS), "x": part / 7})
-        options = {"write_page_index": True, "max_rows_per_page": 2048, "use_dictionary": False}
+        options = {"write_page_index": True, "max_rows_per_page": request.param}
         path = folder / f"{number}.parquet"
-        pq.write_table(table, path, row_group_size=20_000, **options)
+        pq.write_table(table, path, row_group_size=20_000, use_dictionary=False, **options)
         # Files that were just written are compared with the index anew by each lookup.
         os.utime(path, ns=(10**18, 10**18))
     zb.dataset(folder).create_scalar_index("key", spark=False)

@@ -29,7 +29,7 @@ import zonebloom as zb
 from zonebloom.base.memory_cache import MemoryCache
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import leaf_reader
+from zonebloom.parquet import hit_reader, leaf_reader
 from zonebloom.parquet.block_kernels import BLOCK_ROWS
 from zonebloom.parquet.file_layout import PageLocations
 from zonebloom.parquet.key_tests import KeySet
@@ -62,6 +62,7 @@ def cache(monkeypatch) -> MemoryCache:
     cache = MemoryCache()
     set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_ROWS", 0)
     set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_BYTES", 0)
+    set_constant(monkeypatch, hit_reader, "_MAX_PAGE_ROWS", 0)
     set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
     return cache
 

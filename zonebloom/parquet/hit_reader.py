@@ -35,6 +35,9 @@ _MAX_BYTES = 1 << 21
 # The most values of the pages that are searched, the most rows whose values are taken, and the most
 # columns.
 _MAX_VALUES, _MAX_ROWS, _MAX_COLUMNS = 1 << 18, 1 << 10, 1 << 10
+# Pages of more rows are left to `leaf_reader`, which caches them. So are large pages if more keys
+# than this are searched: a lookup of few keys rarely meets a page again.
+_MAX_PAGE_ROWS, _MAX_KEYS_IN_LARGE_PAGES = 8 << 10, 16
 # A search that takes longer than this has probably read from the disk.
 _DISK_SECONDS = 500e-6
 _NO_HITS = np.empty(0, dtype=np.uint8)
@@ -57,6 +60,7 @@ class HitReader:
         self._chunks = chunks
         self._key = _Columns(chunks[:1])
         self._others = _Columns(chunks[1:]) if len(chunks) > 1 else None
+        self._has_large_pages = any(has_large_pages(chunk.pages) for chunk in chunks)
 
     @property
     def num_bytes(self) -> int:
@@ -77,6 +81,8 @@ class HitReader:
         None instead of the values if it has to read them.
         """
         if not keys.is_exact:
+            return None
+        if self._has_large_pages and keys.count > _MAX_KEYS_IN_LARGE_PAGES:
             return None
         scratch = _SCRATCH
         started = time.perf_counter()
@@ -248,8 +254,6 @@ def can_read_all(chunks: Sequence[LeafChunk]) -> bool:
 
 
 def can_read(chunk: LeafChunk) -> bool:
-    """Return whether the kernels of this module can read a chunk.
-
-    Large pages are left to `leaf_reader`, which caches them.
-    """
-    return chunk.chunk.codec in (0, SNAPPY) and not has_large_pages(chunk.pages)
+    """Return whether the kernels of this module can read a chunk."""
+    page_rows = np.diff(chunk.pages.first_rows)
+    return chunk.chunk.codec in (0, SNAPPY) and bool((page_rows <= _MAX_PAGE_ROWS).all())
