@@ -163,7 +163,7 @@ def _run_program(program: str, folder: str, key: int) -> str:
 
 
 def _write_large_files(root: str, rows: int) -> list[int]:
-    """Write five files of random keys and other columns in both layouts. Return some keys."""
+    """Write five files of random keys and other columns. Return some keys."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
