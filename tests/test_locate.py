@@ -25,7 +25,7 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.parquet import key_tests as narrow
 from zonebloom.scan import locate as module
-from zonebloom.scan import numbering
+from zonebloom.scan.key_numbers import KeyNumbers, shared_codes
 from zonebloom.scan.key_summary import FragmentKeyRanges, fragments_with_keys
 
 NAN = math.nan
@@ -376,23 +376,48 @@ def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):
     assert result["row"].to_pylist() == [*(keys[is_present] % 5_000).tolist(), None]
 
 
-_SOME = st.integers(-3, 3) | st.sampled_from([-(2**15), 2**15 - 1])
+_KINDS = [
+    *(pa.int16(), pa.uint64(), pa.bool_(), pa.float16(), pa.float64(), pa.timestamp("us")),
+    *(pa.string(), pa.large_binary(), pa.binary(2), pa.decimal128(9, 2), pa.decimal256(40, 2)),
+]
+_FORMS = {
+    pa.timestamp("us"): lambda number: dt.datetime(2026, 1, 1 + number),
+    pa.string(): lambda number: "x" * number,
+    pa.large_binary(): lambda number: b"y" * number,
+    pa.binary(2): lambda number: bytes([number, 7]),
+    pa.bool_(): bool,
+    pa.decimal128(9, 2): Decimal,
+    pa.decimal256(40, 2): Decimal,
+    pa.float16(): np.float16,
+}
 
 
-@given(st.lists(st.lists(st.none() | _SOME)), st.lists(_SOME), st.sampled_from(["int16", "text"]))
-def test_equal_rows_and_keys_share_a_code(chunks, keys, kind):
-    """Integers are matched through a hash table, and strings through Arrow dictionaries."""
-    stored = pa.chunked_array([pa.array(chunk, pa.int16()) for chunk in chunks], pa.int16())
-    key_array = pa.array(keys, pa.int16())
-    if kind == "text":
-        stored, key_array = stored.cast(pa.string()), key_array.cast(pa.string())
-    rows = [value for chunk in chunks for value in chunk]
-    codes, of_keys = numbering._encode(stored, numbering.numbered_keys(key_array))
-    assert [code >= 0 for code in codes] == [value in keys for value in rows]
-    for key, number in zip(keys, of_keys, strict=True):
-        assert number >= 0 or key not in rows
-        is_equal = [value == key for value in rows]
-        assert number < 0 or [code == number for code in codes] == is_equal
+@given(
+    st.lists(st.lists(st.lists(st.none() | st.integers(0, 5), min_size=2, max_size=2))),
+    st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=2)),
+    st.lists(st.sampled_from(_KINDS), min_size=1, max_size=2),
+)
+def test_equal_rows_and_keys_share_a_code(chunks, keys, kinds):
+    def array(rows: list, number: int) -> pa.Array:
+        form = _FORMS.get(kinds[number], lambda value: value)
+        values = [None if row[number] is None else form(row[number]) for row in rows]
+        # The first value is left out, so that arrays have an offset.
+        return pa.array([values[0] if values else None, *values], kinds[number])[1:]
+
+    stored = [
+        pa.chunked_array([array(chunk, number) for chunk in chunks], kind)
+        for number, kind in enumerate(kinds)
+    ]
+    numbers = [KeyNumbers(array(keys, number)) for number in range(len(kinds))]
+    rows = list(zip(*(column.to_pylist() for column in stored), strict=True))
+    held = list(
+        zip(*(array(keys, number).to_pylist() for number in range(len(kinds))), strict=True)
+    )
+    codes, of_keys = shared_codes(stored, numbers)
+    assert [code >= 0 for code in codes] == [row in held for row in rows]
+    for key, code in zip(held, of_keys, strict=True):
+        assert [other == code for other in codes] == [row == key for row in rows]
+        assert [other == code for other in of_keys] == [other == key for other in held]
 
 
 def test_locate_converts_keys_of_other_types(tmp_path):

@@ -17,13 +17,13 @@ from helpers import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
-from seams import set_constant
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.index import matching
 from zonebloom.parquet import key_tests
-from zonebloom.scan import execute, lookup
+from zonebloom.scan import execute, key_numbers, lookup
 
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.nan, math.inf, None])
 MOMENTS = st.sampled_from(
@@ -70,8 +70,7 @@ def use_many_keys_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let lookups of few keys and rows take the ways of many: kernels, batches and threads."""
     from zonebloom.parquet import leaf_reader
 
-    set_constant(monkeypatch, lookup, "_MIN_NUMBERED_KEYS", 1)
-    set_constant(monkeypatch, lookup, "_MIN_THREADED_ROWS", 1)
+    set_constant(monkeypatch, key_numbers, "_MIN_THREADED_VALUES", 1)
     set_constant(monkeypatch, execute, "_MIN_THREADED_ROWS", 1)
     set_constant(monkeypatch, matching, "_SAMPLE_KEYS", 1)
     set_constant(monkeypatch, key_tests, "_MAX_SINGLE_KEYS", 1)
@@ -112,6 +111,9 @@ def test_lookup_finds_random_keys(
     with pytest.MonkeyPatch.context() as patched:
         if data.draw(st.booleans()):
             use_many_keys_and_threads(patched)
+        if data.draw(st.booleans()):
+            # A process that has not loaded kernels numbers few keys without them.
+            replace_function(patched, lookup.ColumnKeys, "_number_keys", lambda self: None)
         table = ds.lookup("key", given_keys, nulls=nulls)
     assert table.schema == pa.schema(
         [pa.field("key_index", pa.int64(), nullable=False), *ds.schema]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import xxhash
 
@@ -11,7 +10,6 @@ from zonebloom.index.row_keys import token_kernels
 from zonebloom.parquet.key_tests import index_values
 from zonebloom.sbbf import table_slots
 from zonebloom.sbbf.xxh64 import PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5
-from zonebloom.scan.numbering import NumberedKeys, numbered_keys
 
 COUNT = 20_000
 _BITS = 64
@@ -34,35 +32,25 @@ def undo_xxh64(hashes: np.ndarray) -> np.ndarray:
     return rotate_right(words * inverse(PRIME_1), 31) * inverse(PRIME_2)
 
 
-def crafted(*, low_bits: bool) -> np.ndarray:
+def crafted() -> np.ndarray:
     """Return numbers whose products with a known multiplier have equal bits for the slot."""
-    numbers = np.arange(COUNT, dtype=np.uint64)
-    if low_bits:
-        numbers |= numbers << np.uint64(32)
-    mixed = numbers * inverse(PRIME_1)
+    mixed = np.arange(COUNT, dtype=np.uint64) * inverse(PRIME_1)
     return mixed ^ (mixed >> np.uint64(32))
 
 
 def table_of_numbers() -> np.ndarray:
-    (*_, table, _, _), distinct = index_values((crafted(low_bits=False),), COUNT)
+    (*_, table, _, _), distinct = index_values((crafted(),), COUNT)
     assert distinct == COUNT
     return table
 
 
 def table_of_texts() -> np.ndarray:
-    hashes = crafted(low_bits=False)
+    hashes = crafted()
     texts = undo_xxh64(hashes).view(np.uint8)
     assert xxhash.xxh64_intdigest(texts[:8].tobytes()) == hashes[0]
     (*_, table, _, _), distinct = index_values((texts, np.arange(COUNT + 1) * 8), COUNT)
     assert distinct == COUNT
     return table
-
-
-def table_of_numbered_keys() -> np.ndarray:
-    keys = numbered_keys(pa.array(crafted(low_bits=True).view(np.int64)))
-    assert isinstance(keys, NumberedKeys)
-    assert keys.positions.tolist() == list(range(COUNT))
-    return keys.table
 
 
 def table_of_tokens() -> np.ndarray:
@@ -72,9 +60,7 @@ def table_of_tokens() -> np.ndarray:
     return table
 
 
-@pytest.mark.parametrize(
-    "table_of", [table_of_numbers, table_of_texts, table_of_numbered_keys, table_of_tokens]
-)
+@pytest.mark.parametrize("table_of", [table_of_numbers, table_of_texts, table_of_tokens])
 def test_no_chosen_keys_share_a_slot(table_of):
     """A table of so few keys has no long run of taken slots, through which a search would go."""
     table = table_of()

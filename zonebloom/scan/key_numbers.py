@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import allocate_array, to_numpy
+from zonebloom.base.arrays import allocate_array, from_numpy, to_numpy
+from zonebloom.base.threads import map_slices
 from zonebloom.parquet.key_tests import index_values
 from zonebloom.values.normal_types import with_64_bit_offsets
 
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-_WIDTHS = (32, 64)
+_WORD_BITS = (8, 16, 32, 64)
+# Fewer values are numbered in less time than threads are started.
+_MIN_THREADED_VALUES = 1 << 16
 
 
 class KeyNumbers:
     """Finds for each value the number of the key that it equals.
 
-    The number of a key is its position, or the first one if there are equal keys.
+    The number of a key is its position, or the first one if there are equal keys. Values are
+    compared by their bytes, so keys and values are those of `key_values.normalized_values`.
 
     Parameters
     ----------
     keys : pyarrow.Array
-        Keys of a type for which `can_number` is true, without nulls.
+        Keys without nulls and NaN.
 
     Attributes
     ----------
@@ -32,49 +38,99 @@ class KeyNumbers:
     def __init__(self, keys: pa.Array):
         from zonebloom.parquet import key_table_kernels as kernels
 
-        is_text = keys.type in _TEXTS
-        self._number = kernels.text_key_numbers if is_text else kernels.key_numbers
-        stored = _texts(keys) if is_text else (_words(keys),)
-        self._keys, self.num_distinct = index_values(stored, len(keys))
+        self._are_words = _are_words(keys.type)
+        self._number_words = kernels.key_numbers
+        self._number_texts = kernels.text_key_numbers
+        stored = (_words(keys),) if self._are_words else _texts(keys)
+        self._index, self.num_distinct = index_values(stored, len(keys))
+        self._keys = keys
 
-    def numbers_of(self, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Return the number of the key that each value equals: -1 for null, -2 for no key."""
+    def of_keys(self) -> np.ndarray:
+        """Return the number of each key, int64."""
+        if self.num_distinct == len(self._keys):
+            return np.arange(len(self._keys))
+        return self.of_values(self._keys).astype(np.int64)
+
+    def of_values(self, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """Return the number of the key that each value equals, int32.
+
+        It is -1 for null, and -2 for a value that equals no key.
+        """
         numbers = allocate_array(len(values), np.int32)
         stop = 0
         for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
             start, stop = stop, stop + len(chunk)
             part = numbers[start:stop]
-            if chunk.type in _TEXTS:
-                data, starts = _texts(chunk)
-                self._number(data.ctypes.data, starts, *self._keys, part)
+            if self._are_words:
+                self._number_words(_words(chunk), *self._index, part)
             else:
-                self._number(_words(chunk), *self._keys, part)
+                data, starts = _texts(chunk)
+                self._number_texts(data.ctypes.data, starts, *self._index, part)
             if chunk.null_count:
                 part[to_numpy(chunk.is_null())] = -1
         return numbers
 
+    def of_values_on_threads(self, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """Return what `of_values` returns, computed on all cores if there are many values."""
+        if len(values) < _MIN_THREADED_VALUES:
+            return self.of_values(values)
+        return np.concatenate(
+            map_slices(
+                len(values),
+                lambda part: self.of_values(values.slice(part.start, part.stop - part.start)),
+            )
+        )
 
-def can_number(kind: pa.DataType) -> bool:
-    """Return whether `KeyNumbers` compares values of a type: those that are equal as bytes."""
-    is_number = pt.is_integer(kind) or (pt.is_temporal(kind) and not pt.is_interval(kind))
-    return kind in _TEXTS or (is_number and kind.bit_width in _WIDTHS)
+
+def shared_codes(
+    stored: Sequence[pa.ChunkedArray], keys: Sequence[KeyNumbers]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a code for each row and for each key. Equal codes mean equal values in all columns.
+
+    There is one array of values and one of keys per column. A row that holds no key has a negative
+    code. A key that no row holds has a code of no row.
+    """
+    codes, key_codes = keys[0].of_values_on_threads(stored[0]), keys[0].of_keys()
+    for values, numbers in zip(stored[1:], keys[1:], strict=True):
+        other_codes, other_key_codes = numbers.of_values_on_threads(values), numbers.of_keys()
+        size = int(other_key_codes.max(initial=0)) + 1
+        is_key = (codes >= 0) & (other_codes >= 0)
+        pairs = np.where(is_key, codes.astype(np.int64) * size + other_codes, -1)
+        both = KeyNumbers(from_numpy(key_codes * size + other_key_codes))
+        codes, key_codes = both.of_values_on_threads(from_numpy(pairs)), both.of_keys()
+    return codes, key_codes
+
+
+def _are_words(kind: pa.DataType) -> bool:
+    """Return whether values of a type are compared as numbers of at most 8 bytes."""
+    if pt.is_null(kind):
+        return True
+    return pt.is_primitive(kind) and not pt.is_interval(kind) and kind.bit_width in _WORD_BITS
 
 
 def _words(values: pa.Array) -> np.ndarray:
-    dtype = np.dtype(f"u{values.type.bit_width // 8}")
-    data = values.buffers()[1]
+    """Return the bytes of each value as a number, uint64. Nulls have any."""
+    *_, data = values.buffers()
     if not len(values) or data is None:
         return np.empty(0, dtype=np.uint64)
+    dtype = np.dtype(f"u{values.type.bit_width // 8}")
     words = np.frombuffer(data, dtype, len(values), values.offset * dtype.itemsize)
     return words.astype(np.uint64, copy=False)
 
 
 def _texts(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes of texts and their offsets, int64. Nulls have any bytes."""
+    """Return the bytes of values and their offsets, int64. Nulls have any bytes."""
+    if pt.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    *_, data = values.buffers()
+    stored = np.frombuffer(data or b"", dtype=np.uint8)
+    if values.type not in _TEXTS:
+        width = values.type.byte_width
+        return stored, np.arange(values.offset, values.offset + len(values) + 1) * width
     is_large = values.type == with_64_bit_offsets(values.type)
-    _, offsets, data = values.buffers()
     dtype = np.dtype(np.int64 if is_large else np.int32)
+    offsets = values.buffers()[1]
     starts = np.zeros(1, dtype=np.int64)
     if len(values) and offsets is not None:
         starts = np.frombuffer(offsets, dtype, len(values) + 1, values.offset * dtype.itemsize)
-    return np.frombuffer(data or b"", dtype=np.uint8), starts.astype(np.int64, copy=False)
+    return stored, starts.astype(np.int64, copy=False)

@@ -38,6 +38,7 @@ from zonebloom.scan.key_candidates import (
     plan_candidates,
     search_many_keys,
 )
+from zonebloom.scan.key_numbers import KeyNumbers, shared_codes
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
     KeyBloomFilter,
@@ -50,7 +51,6 @@ from zonebloom.scan.key_values import (
     normalized_column,
     normalized_values,
 )
-from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
 from zonebloom.scan.search import global_filter
@@ -93,8 +93,8 @@ class KeyLocations:
     present : tuple of PresentFragment
     places : int64 array, one item per row
         The position of its file in ``present``, shifted left by `OFFSET_BITS`, plus its row number.
-    codes : int64 array, one item per row
-        A code that is the same for rows of equal keys, or -1 if the row holds no key.
+    codes : int32 array, one item per row
+        A code that is the same for rows of equal keys, negative if the row holds no key.
     keys : int64 array, one item per key
         The code of the key. It is -1 or the code of no row if no row holds the key.
     """
@@ -203,7 +203,7 @@ def locate_keys(
                 values, positions = _take_keys(values, positions, key_search.keys)
     with thread_pool(num_cores() + 1) as pool:
         # Build hash tables of the keys while the files are read.
-        numbering = [pool.submit(numbered_keys, keys) for keys in values]
+        numbering = [pool.submit(KeyNumbers, keys) for keys in values]
         keys_by_column = dict(zip(columns, values, strict=True))
         present, candidates = _candidates(
             opened, keys_by_column, constant_columns, key_search, pool

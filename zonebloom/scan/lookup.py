@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
-from zonebloom.base.threads import map_slices
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_numbers import KeyNumbers, can_number
+from zonebloom.scan.key_numbers import KeyNumbers
 from zonebloom.scan.key_values import (
     cast_keys_exactly,
     has_unfitting_keys,
@@ -31,14 +30,6 @@ from zonebloom.values.normal_types import normalized_type
 
 # Rows per key in a batch. Keys are looked up in each batch, so many keys need large batches.
 _ROWS_PER_KEY = 4
-# For fewer rows, hashing the values of the rows takes less time than hashing the keys.
-_VALUES_PER_ROW = 4
-# From so many keys on, our kernels number the rows, if they are loaded.
-_MIN_NUMBERED_KEYS = 1 << 12
-# Values of so many bytes are copied in less time than hash sets are built for each chunk.
-_MAX_COMBINED_BYTES = 1 << 16
-# The keys of fewer rows are numbered in less time than threads are started.
-_MIN_THREADED_ROWS = 1 << 16
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # The value number of a row that holds none of the keys.
 _NO_KEY = array_of([-2], pa.int32())[0]
@@ -113,9 +104,7 @@ class ColumnKeys:
         # The index in `_positions` at which the positions of each value begin, or None if each
         # value has one position.
         self._position_starts = None
-        # A hash table of many keys, which is not built again for each batch of rows.
-        is_long = len(self._values) >= _MIN_NUMBERED_KEYS
-        self._numbers = self._number_keys() if is_long else None
+        self._numbers = self._number_keys()
         is_distinct = len(self._values) <= 1
         if self._numbers is not None:
             is_distinct = self._numbers.num_distinct == len(self._values)
@@ -139,13 +128,10 @@ class ColumnKeys:
         )
 
     def _number_keys(self) -> KeyNumbers | None:
-        """Return a hash table of the keys, or None if PyArrow looks them up."""
+        """Return a hash table of the keys, or None if kernels are not loaded for so few."""
         num_keys = len(self._values)
-        if num_keys < _MIN_NUMBERED_KEYS or not can_number(self._values.type):
-            return None
-        if not (KERNELS.are_loaded or KERNELS.are_worth(num_keys)):
-            return None
-        return KeyNumbers(self._values)
+        is_worth = num_keys > 1 and (KERNELS.are_loaded or KERNELS.are_worth(num_keys))
+        return KeyNumbers(self._values) if is_worth else None
 
     def __str__(self) -> str:
         return str(self.predicate)
@@ -162,7 +148,7 @@ class ColumnKeys:
         """
         numbers = np.zeros(rows.num_rows, dtype=np.int64)
         if rows.num_rows and not isinstance(self.predicate, Equals):
-            numbers = self._value_numbers_on_threads(rows)
+            numbers = self._value_numbers(rows, on_threads=True)
         if self._position_starts is None and not self._null_positions.size:
             positions = self._positions[numbers]
         else:
@@ -190,40 +176,14 @@ class ColumnKeys:
         within = np.arange(repeated.size) - np.repeat(np.cumsum(counts) - counts, counts)
         return repeated, positions[firsts[numbers[repeated]] + within]
 
-    def _value_numbers_on_threads(self, table: pa.Table) -> np.ndarray:
-        if table.num_rows < _MIN_THREADED_ROWS:
-            return self._value_numbers(table)
-        parts = map_slices(
-            table.num_rows,
-            lambda part: self._value_numbers(table.slice(part.start, part.stop - part.start)),
-        )
-        return np.concatenate(parts)
-
-    def _value_numbers(self, table: pa.Table) -> np.ndarray:
+    def _value_numbers(self, table: pa.Table, *, on_threads: bool = False) -> np.ndarray:
         """Return for each row the number of the key that it holds: -1 for null, -2 for no key."""
         values = normalized_column(table, self._path)
         if self._numbers is not None:
-            return self._numbers.numbers_of(values)
-        if isinstance(values, pa.ChunkedArray) and values.nbytes <= _MAX_COMBINED_BYTES:
-            # PyArrow builds a hash set of the keys for each chunk.
-            values = values.combine_chunks()
-        if self.num_values > _VALUES_PER_ROW * len(values):
-            return self._numbers_of_few(values)
+            numbers = self._numbers
+            return (numbers.of_values_on_threads if on_threads else numbers.of_values)(values)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:
             return to_numpy(numbers)
         is_null = to_numpy(pc.call_function("is_null", [values]))
         return np.where(is_null, -1, to_numpy(pc.call_function("coalesce", [numbers, _NO_KEY])))
-
-    def _numbers_of_few(self, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """Return the numbers of the keys of few rows, without a hash table of all keys."""
-        distinct = values.unique().drop_null()
-        codes = pc.call_function("index_in", [self._values], pc.SetLookupOptions(distinct))
-        is_held = to_numpy(codes.is_valid())
-        # Null rows have the code after the last one.
-        numbers = np.full(len(distinct) + 1, -2)
-        numbers[-1] = -1
-        numbers[to_numpy(codes.drop_null())] = np.flatnonzero(is_held)
-        row_codes = pc.call_function("index_in", [values], pc.SetLookupOptions(distinct))
-        # A value among no keys has a code, but no number.
-        return numbers[to_numpy(row_codes.fill_null(len(distinct)))]
