@@ -25,7 +25,7 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.parquet import key_tests as narrow
 from zonebloom.scan import locate as module
-from zonebloom.scan.key_numbers import KeyNumbers, shared_codes
+from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_summary import FragmentKeyRanges, fragments_with_keys
 
 NAN = math.nan
@@ -408,12 +408,13 @@ def test_equal_rows_and_keys_share_a_code(chunks, keys, kinds):
         pa.chunked_array([array(chunk, number) for chunk in chunks], kind)
         for number, kind in enumerate(kinds)
     ]
-    numbers = [KeyNumbers(array(keys, number)) for number in range(len(kinds))]
-    rows = list(zip(*(column.to_pylist() for column in stored), strict=True))
-    held = list(
-        zip(*(array(keys, number).to_pylist() for number in range(len(kinds))), strict=True)
+    key_arrays = [array(keys, number) for number in range(len(kinds))]
+    rows, held = (
+        list(zip(*(column.to_pylist() for column in columns), strict=True))
+        for columns in (stored, key_arrays)
     )
-    codes, of_keys = shared_codes(stored, numbers)
+    numbers = RowNumbers(key_arrays)
+    codes, of_keys = numbers.of_rows(stored), numbers.of_keys
     assert [code >= 0 for code in codes] == [row in held for row in rows]
     for key, code in zip(held, of_keys, strict=True):
         assert [other == code for other in codes] == [row == key for row in rows]

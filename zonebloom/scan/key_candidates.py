@@ -1,14 +1,12 @@
 """Choose what to read to find the rows of keys: which files, and which zones of them.
 
     keys -> keys     indices of some kinds exclude keys      search_many_keys
-         -> files    key ranges exclude files                FragmentKeyRanges, summarize_keys
+         -> files    key ranges exclude files                FragmentKeyRanges
          -> zones    indices look up keys                    plan_candidates
-         -> rows     a Bloom filter of the keys excludes     KeyBloomFilter
-                     rows before the rest is decoded
-         -> places   the caller compares the rows that are left with the keys exactly
+         -> rows     rows are compared with the keys
 
 `zonebloom.scan.locate` takes these steps in this process, and `zonebloom.spark.tagging.locate` in
-Spark's tasks.
+Spark's tasks, which compare rows with a Bloom filter of the keys.
 """
 
 from __future__ import annotations

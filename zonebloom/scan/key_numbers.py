@@ -82,23 +82,35 @@ class KeyNumbers:
         )
 
 
-def shared_codes(
-    stored: Sequence[pa.ChunkedArray], keys: Sequence[KeyNumbers]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a code for each row and for each key. Equal codes mean equal values in all columns.
+class RowNumbers:
+    """Finds for each row the number of the key that it holds, in one column or several.
 
-    There is one array of values and one of keys per column. A row that holds no key has a negative
-    code. A key that no row holds has a code of no row.
+    Equal keys have the same number. ``keys`` has one array of keys per column, as `KeyNumbers`
+    takes them.
     """
-    codes, key_codes = keys[0].of_values_on_threads(stored[0]), keys[0].of_keys()
-    for values, numbers in zip(stored[1:], keys[1:], strict=True):
-        other_codes, other_key_codes = numbers.of_values_on_threads(values), numbers.of_keys()
-        size = int(other_key_codes.max(initial=0)) + 1
-        is_key = (codes >= 0) & (other_codes >= 0)
-        pairs = np.where(is_key, codes.astype(np.int64) * size + other_codes, -1)
-        both = KeyNumbers(from_numpy(key_codes * size + other_key_codes))
-        codes, key_codes = both.of_values_on_threads(from_numpy(pairs)), both.of_keys()
-    return codes, key_codes
+
+    def __init__(self, keys: Sequence[pa.Array]):
+        self._first, *others = map(KeyNumbers, keys)
+        # For each further column, its numbers, how many there are, and those of the columns so far.
+        self._others: list[tuple[KeyNumbers, int, KeyNumbers]] = []
+        numbers = self._first.of_keys()
+        for column in others:
+            column_numbers = column.of_keys()
+            size = int(column_numbers.max(initial=0)) + 1
+            pairs = KeyNumbers(from_numpy(numbers * size + column_numbers))
+            self._others.append((column, size, pairs))
+            numbers = pairs.of_keys()
+        self.of_keys = numbers
+
+    def of_rows(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
+        """Return the number of the key that each row holds, int32; negative if it holds none."""
+        numbers = self._first.of_values(columns[0])
+        for values, (column, size, pairs) in zip(columns[1:], self._others, strict=True):
+            column_numbers = column.of_values(values)
+            is_held = (numbers >= 0) & (column_numbers >= 0)
+            both = np.where(is_held, numbers.astype(np.int64) * size + column_numbers, -1)
+            numbers = pairs.of_values(from_numpy(both))
+        return numbers
 
 
 def _are_words(kind: pa.DataType) -> bool:

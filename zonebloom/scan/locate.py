@@ -2,14 +2,14 @@
 
 A few keys are searched in the indices, which select zones. So are many keys, if an index finds few
 zones for each of them. It also excludes keys that no row holds. Without such an index, many keys
-would select almost all zones, so a Bloom filter of the keys is applied to all rows instead, before
-they are decoded if possible. The rows that pass are compared with the keys exactly.
+would select almost all zones, so all rows are compared with them, before they are decoded if
+possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -28,7 +28,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates import IsIn
-from zonebloom.predicates.ast import And, conjunction
+from zonebloom.predicates.ast import And, ColumnPath, conjunction
 from zonebloom.predicates.tuples import tuples_of_keys
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_candidates import (
@@ -38,12 +38,11 @@ from zonebloom.scan.key_candidates import (
     plan_candidates,
     search_many_keys,
 )
-from zonebloom.scan.key_numbers import KeyNumbers, shared_codes
+from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
-    KeyBloomFilter,
     fragment_key_ranges,
-    summarize_keys,
+    fragments_with_keys,
 )
 from zonebloom.scan.key_values import (
     cast_keys_exactly,
@@ -79,9 +78,9 @@ _FILES_SCHEMA = pa.schema(
     ]
 )
 _NO_ROWS = np.empty(0, dtype=np.int64)
-# Rows of a file that may hold a key: the file's position, the row numbers, and chunks of values for
-# each key column.
-_CandidateRows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
+# Rows of a file: the file's position, the row numbers, and the number of the key that each holds,
+# which is negative for none.
+_FoundRows: TypeAlias = tuple[int, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -202,23 +201,15 @@ def locate_keys(
             if key_search is not None:
                 values, positions = _take_keys(values, positions, key_search.keys)
     with thread_pool(num_cores() + 1) as pool:
-        # Build hash tables of the keys while the files are read.
-        numbering = [pool.submit(KeyNumbers, keys) for keys in values]
+        # Build the hash table of the keys while files are listed.
+        keys = _HeldKeys(tuple(column.path for column in columns), pool.submit(RowNumbers, values))
         keys_by_column = dict(zip(columns, values, strict=True))
-        present, candidates = _candidates(
-            opened, keys_by_column, constant_columns, key_search, pool
+        present, found = _find_rows(
+            opened, keys, keys_by_column, constant_columns, key_search, pool
         )
-    places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in candidates)]
-    codes, key_codes = shared_codes(
-        [
-            pa.chunked_array(
-                [chunk for _, _, stored in candidates for chunk in stored[number]],
-                normalized_type(column.type),
-            )
-            for number, column in enumerate(columns)
-        ],
-        [future.result() for future in numbering],
-    )
+    places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in found)]
+    codes = np.concatenate([np.empty(0, np.int32), *(numbers for _, _, numbers in found)])
+    key_codes = keys.numbers.result().of_keys
     if positions.size < count:
         all_keys = np.full(count, -1)
         all_keys[positions] = key_codes
@@ -226,23 +217,56 @@ def locate_keys(
     return KeyLocations(present, np.concatenate(places), codes, key_codes)
 
 
-def _candidates(
+@dataclass(frozen=True)
+class _HeldKeys:
+    """A scan filter that keeps the rows that hold a key.
+
+    Attributes
+    ----------
+    paths : tuple of column paths
+    numbers : future of RowNumbers
+    """
+
+    paths: tuple[ColumnPath, ...]
+    numbers: Future[RowNumbers]
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Return the columns that the filter reads."""
+        return frozenset(path[0] for path in self.paths)
+
+    def __str__(self) -> str:
+        return f"keys of {', '.join(sorted(self.columns))}"
+
+    def of_rows(self, table: pa.Table) -> np.ndarray:
+        """Return the number of the key that each row holds, int32; negative if it holds none."""
+        columns = [normalized_column(table, path) for path in self.paths]
+        return self.numbers.result().of_rows(columns)
+
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        return np.flatnonzero(self.of_rows(table) >= 0)
+
+
+def _find_rows(
     opened: OpenedDataset,
+    keys: _HeldKeys,
     columns: Mapping[Column, pa.Array],
     constant_columns: Collection[str],
     key_search: ManyKeySearch | None,
     pool: ThreadPoolExecutor,
-) -> tuple[Sequence[PresentFragment], list[_CandidateRows]]:
+) -> tuple[Sequence[PresentFragment], list[_FoundRows]]:
     """Return the current files, and the rows of each file read that may hold keys."""
     num_keys = len(next(iter(columns.values())))
     has_many_keys = num_keys > MAX_SEARCHED_KEYS
-    terms = [IsIn(column.path, keys) for column, keys in columns.items()]
+    terms = [IsIn(column.path, values) for column, values in columns.items()]
     predicate = conjunction(terms)
     stored_columns = {
-        column: keys for column, keys in columns.items() if column.path[0] not in constant_columns
+        column: values
+        for column, values in columns.items()
+        if column.path[0] not in constant_columns
     }
     if key_search is None:
-        paths = {column.path: keys for column, keys in columns.items()}
+        paths = {column.path: values for column, values in columns.items()}
         combined = [index.columns for index in opened.indices.values() if index.rule.other_columns]
         tuples = tuples_of_keys(paths, combined)
         snapshot, search = opened.search(And((*tuples, *terms)) if tuples else predicate)
@@ -250,8 +274,8 @@ def _candidates(
     else:
         snapshot = key_search.snapshot
         other_keys = [
-            IsIn(column.path, keys)
-            for column, keys in columns.items()
+            IsIn(column.path, values)
+            for column, values in columns.items()
             if column.path not in key_search.columns
         ]
         search = opened.search_within(
@@ -267,15 +291,15 @@ def _candidates(
         else FragmentKeyRanges.unknown(kind, len(present))
         for column, kind in zip(stored_columns, types, strict=True)
     ]
-    sbbf, may_hold = summarize_keys([list(stored_columns.values())], num_keys, types, ranges)
-    rows = KeyBloomFilter(tuple(column.path for column in stored_columns), types, sbbf)
+    may_hold = fragments_with_keys(ranges, list(stored_columns.values()))
     names = list(dict.fromkeys(column.path[0] for column in columns))
-    # The rows that pass the predicate and the Bloom filter are compared with the keys later.
-    request = Request(names, rows, predicate=predicate, is_predicate_exact=not has_many_keys)
+    # Few rows hold values of few keys in each column. Those that hold no key are left out later.
+    is_exact = len(columns) == 1 or not has_many_keys
+    request = Request(names, keys, predicate=predicate, is_predicate_exact=is_exact)
     plans_to_read = [
         _plan_by_row_groups(snapshot, part) for part in plan_candidates(snapshot, search, may_hold)
     ]
-    read = partial(_read_candidates, Execution(opened.source, request), tuple(columns))
+    read = partial(_read_rows, Execution(opened.source, request), keys)
     return present, list(
         chain.from_iterable(map_in_order(pool, read, plans_to_read, num_cores() + 1))
     )
@@ -353,15 +377,9 @@ def _plan_by_row_groups(snapshot: Snapshot, part: NumberedPlan) -> NumberedPlan:
     return number, replace(plan, rows=rows, pages=snapshot.pages(present))
 
 
-def _read_candidates(
-    execution: Execution, columns: Sequence[Column], part: NumberedPlan
-) -> list[_CandidateRows]:
+def _read_rows(execution: Execution, keys: _HeldKeys, part: NumberedPlan) -> list[_FoundRows]:
     return [
-        (part[0], rows, [_chunks(normalized_column(table, column.path)) for column in columns])
+        (part[0], rows, keys.of_rows(table))
         for rows, table in execution.matches(part[1])
         if rows.size
     ]
-
-
-def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]

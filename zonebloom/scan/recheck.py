@@ -43,6 +43,8 @@ Projection: TypeAlias = "list[str] | dict[str, pc.Expression] | None"
 # With more runs of consecutive rows than this, a gather is faster than slices.
 _MAX_COPIED_RUNS = 32
 _MAX_TEXT = 200
+# A filter of more keys has a hash table of them, which PyArrow would build for each batch.
+_MAX_LISTED_VALUES = 1 << 12
 
 
 def recheck(
@@ -164,7 +166,7 @@ def narrow_filter(
 
 
 def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:
-    """Return the row numbers that satisfy a predicate, or None if a plain comparison cannot tell.
+    """Return the row numbers that satisfy a predicate, or None if the filter has to tell.
 
     This avoids PyArrow's expression engine: it imports pandas, which takes longer than a lookup.
     """
@@ -179,7 +181,7 @@ def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.nda
         if pa.types.is_integer(column.type) and not column.null_count:
             return np.flatnonzero(to_numpy(column) == wanted.as_py())
         mask = pc.call_function("equal", [column, wanted])
-    elif predicate.null_matches:
+    elif predicate.null_matches or len(predicate.values) > _MAX_LISTED_VALUES:
         return None
     else:
         mask = pc.call_function("is_in", [column], pc.SetLookupOptions(wanted))
