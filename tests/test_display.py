@@ -79,7 +79,6 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
         "validate_index": ds.validate_index("id_idx", sample=0),
         "advise": ds.advise(),
         "one advice": ds.advise("id")[0],
-        "estimate of a kind": ds.advise("id")["id"].estimate("HASH"),
         "scanner": scanner,
         "all of it": ds.scanner(),
         "plan": scanner.plan(),

@@ -118,8 +118,6 @@ INDEX_FILE_MODULES = ["catalog.folder"]
 ZONE_BLOOM_IMPORTERS = [
     # It reads and writes tables of filters as Lance does.
     "exchange.lance",
-    # It estimates the sizes of filters, and measures the time to train them.
-    "advise.advise",
     # It draws how full the filters are.
     "plots",
 ]

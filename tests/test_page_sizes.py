@@ -58,6 +58,7 @@ def test_large_pages_are_named_with_what_small_ones_save(tmp_path, keys, writes_
     assert factor_of(ds.advise("id").page_sizes) == (ROWS, round(ROWS / 8192))
     assert ds.advise("id").page_sizes in str(ds.advise("id"))
     ds.create_scalar_index("id", spark=False)
+    assert factor_of(ds.advise("id").page_sizes) == (ROWS, round(ROWS / 8192))
     run = ds.scanner(filter="id = 42").analyze_plan()
     assert factor_of(run.page_sizes) == (ROWS, round(ROWS / 8192))
     assert run.page_sizes in run and run.page_sizes in run._repr_html_()

@@ -216,7 +216,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "index_to_lance(path)": lambda ds, v: ds.index_to_lance("name_idx", v),
     **{
         f"advise({name})": lambda ds, v, name=name: ds.advise(**{"columns": ["id"], name: v})
-        for name in ("columns", "number_of_items", "probability")
+        for name in ("columns", "number_of_items")
     },
     "search_many(column)": lambda ds, v: ds.search_many(v, [1]),
     "lookup(column)": lambda ds, v: ds.lookup(v, [1]),
@@ -485,7 +485,7 @@ COMMANDS = [
     ["explain", "{path}", "{}", "--analyze"],
     ["stats", "{path}", "--column", "{}"],
     ["advise", "{path}", "--column", "{}"],
-    ["advise", "{path}", "--probability", "{}"],
+    ["advise", "{path}", "--number-of-items", "{}"],
     ["{}"],
 ]
 

@@ -10,7 +10,6 @@ Most have a one-line `repr`, a longer text for `print`, and HTML for Jupyter.
 from __future__ import annotations
 
 from zonebloom.advise.judge import Advice, Advices
-from zonebloom.advise.kinds import KindEstimate
 from zonebloom.base.display import DisplayedDict as Figures
 from zonebloom.base.display import DisplayedList as Rows
 from zonebloom.building.adopt import Adopted
@@ -35,7 +34,6 @@ __all__ = [
     "Figures",
     "GlobalFilter",
     "IndexDescription",
-    "KindEstimate",
     "PlanText",
     "Refreshed",
     "Rows",

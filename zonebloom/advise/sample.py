@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.index.zone_map.bounds import order_type, ordered_values
 
 _GROUPS = 10
-# The distances in a group grow by this factor from the third zone on: 0, 1, 3, 12, 48.
-_DISTANCE_FACTOR = 4
+# The distances of the third and later zones of a group from its first.
+_LATER_OFFSETS = (3, 12, 48)
 # If a key fills no more neighbouring zones than this on average, zones count as independent.
 _MAX_INDEPENDENT_RUN = 1.05
+# So many values of each zone are compared with the least and greatest values of the zones.
+_VALUES_PER_ZONE = 256
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
@@ -38,10 +43,7 @@ def draw_zones(num_zones: int, max_zones: int, seed: int = 0) -> np.ndarray:
 
 def _offsets_in_group(stride: float, count: int) -> np.ndarray:
     """Return the distances of the zones of a group from its first, all less than the stride."""
-    offsets, next_offset = [0, 1], 3
-    while len(offsets) < count and next_offset < stride / 2:
-        offsets.append(next_offset)
-        next_offset *= _DISTANCE_FACTOR
+    offsets = [0, 1, *(offset for offset in _LATER_OFFSETS if offset < stride / 2)][:count]
     # If the stride is too short for more growing distances, spread the other zones. Keep room for
     # the random places of groups.
     num_missing = count - len(offsets)
@@ -76,41 +78,20 @@ class Overlaps:
         return counts[counts > 0]
 
 
-class ZoneKeys(NamedTuple):
-    """The distinct values of each zone, sorted by value, then zone.
-
-    ``numbers`` are those of the values, ``zones`` the zones, and ``num_rows`` the rows of a value
-    in a zone. ``num_distinct`` are the distinct values of each zone.
-    """
-
-    numbers: np.ndarray
-    zones: np.ndarray
-    num_rows: np.ndarray
-    num_distinct: np.ndarray
-
-
-def find_zone_keys(hashes: Sequence[np.ndarray]) -> ZoneKeys:
-    """Return the distinct values of zones, given the hashes of the rows of each."""
+def find_overlaps(hashes: Sequence[np.ndarray]) -> Overlaps:
+    """Return the overlaps of zones, given the hashes of the rows of each."""
     uniques = [np.unique(zone_hashes, return_counts=True) for zone_hashes in hashes]
     num_distinct = np.array([values.size for values, _ in uniques], dtype=np.int64)
     zones = np.repeat(np.arange(len(uniques)), num_distinct)
-    values = np.concatenate([values for values, _ in uniques]) if uniques else _NO_HASHES
-    counts = np.concatenate([counts for _, counts in uniques]) if uniques else _NO_HASHES
+    values = np.concatenate([_NO_HASHES, *(values for values, _ in uniques)])
+    counts = np.concatenate([num_distinct[:0], *(counts for _, counts in uniques)])
     # A stable sort keeps the zones of one value ascending.
     order = np.argsort(values, kind="stable")
     values, zones, counts = values[order], zones[order], counts[order]
     numbers = np.cumsum(np.diff(values, prepend=values[:1]) > 0)
-    return ZoneKeys(numbers, zones, counts, num_distinct)
-
-
-def find_overlaps(hashes: Sequence[np.ndarray]) -> Overlaps:
-    """Return the overlaps of zones, given the hashes of the rows of each."""
-    keys = find_zone_keys(hashes)
     num_rows = np.array([zone_hashes.size for zone_hashes in hashes], dtype=np.int64)
-    shared_rows, shared_values = _count_shared(keys.numbers, keys.zones, keys.num_rows, len(hashes))
-    return Overlaps(
-        num_rows, keys.num_distinct, shared_rows, shared_values, keys.numbers, keys.zones
-    )
+    shared_rows, shared_values = _count_shared(numbers, zones, counts, len(hashes))
+    return Overlaps(num_rows, num_distinct, shared_rows, shared_values, numbers, zones)
 
 
 def _count_shared(
@@ -137,6 +118,37 @@ def _count_shared(
         shared = np.bincount(pair, minlength=num_pairs)
         values += shared + shared.reshape(num_zones, num_zones).T.ravel()
     return rows.reshape(num_zones, num_zones), values.reshape(num_zones, num_zones)
+
+
+def find_bound_shares(zones: Sequence[pa.ChunkedArray]) -> np.ndarray | None:
+    """Return the shares of values that lie between the least and greatest values of zones.
+
+    Element [i, j] is that of the values of zone i and the bounds of zone j. The result is None if
+    PyArrow cannot compare the values.
+    """
+    try:
+        parts = [part for zone in zones for part in _bounds_and_values(zone)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    options = pc.RankOptions(tiebreaker="dense")
+    ranks = pc.call_function("rank", [pa.concat_arrays(parts)], options).to_numpy()
+    ranks_of_parts = np.split(ranks, np.cumsum([len(part) for part in parts])[:-1])
+    shares = np.zeros((len(zones), len(zones)))
+    for j, bounds in enumerate(ranks_of_parts[::2]):
+        for i, values in enumerate(ranks_of_parts[1::2]):
+            if bounds.size and values.size:
+                shares[i, j] = np.mean((values >= bounds[0]) & (values <= bounds[1]))
+    return shares
+
+
+def _bounds_and_values(zone: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """Return the least and the greatest value of a zone, and some of its values. No nulls."""
+    chunks = [ordered_values(chunk) for chunk in zone.chunks]
+    values = pa.chunked_array(chunks, order_type(zone.type)).drop_null().combine_chunks()
+    bounds = pc.call_function("min_max", [values])
+    ends = pa.array([bounds["min"], bounds["max"]], values.type).drop_null()
+    places = np.linspace(0, len(values) - 1, min(len(values), _VALUES_PER_ZONE))
+    return ends, values.take(places.round().astype(np.int64))
 
 
 def estimate_zones_with_key(
@@ -200,7 +212,8 @@ def estimate_distinct(
     num_sampled_values = overlap.num_keys
     if positions.size in (0, num_zones) or not num_sampled_values:
         return num_sampled_values
-    group_starts = np.unique(find_clusters(positions), return_index=True)[1]
+    is_start = np.diff(positions, prepend=-num_zones) > _max_gap_in_group(positions)
+    group_starts = np.flatnonzero(is_start)
     run_length = _run_length(overlap, positions, num_zones)
     is_independent = run_length < _MAX_INDEPENDENT_RUN or group_starts.size < 2
     zones = np.arange(positions.size) if is_independent else group_starts
@@ -214,14 +227,6 @@ def estimate_distinct(
     num_unseen = q1**2 / denominator if denominator else 0
     estimate = (zones_per_value.size + num_unseen) / run_length
     return round(min(max(estimate, num_sampled_values), num_non_null_rows))
-
-
-def find_clusters(positions: np.ndarray) -> np.ndarray:
-    """Return for each sampled zone the number of its group of zones, int64, ascending from 0."""
-    if not positions.size:
-        return np.empty(0, dtype=np.int64)
-    gaps = np.diff(positions, prepend=positions[0])
-    return np.cumsum(gaps > _max_gap_in_group(positions))
 
 
 def _max_gap_in_group(positions: np.ndarray) -> int:

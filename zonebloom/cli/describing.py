@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonebloom.base.arguments import suggest_names
-from zonebloom.base.text import bytes_text, records_text, text_width
+from zonebloom.base.text import bytes_text, records_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     columns_options,
     drop_unset,
     no_index_message,
     source_command,
-    token_options,
-    zone_options,
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal, terminal_width
 
 if TYPE_CHECKING:
-    from zonebloom.advise.judge import Advices
     from zonebloom.facade.opening import OpenedSource
 
 
@@ -167,32 +164,22 @@ def stats_command(
 @zonebloom.command("advise", epilog="Example: zonebloom advise data/flights --column tailnum")
 @source_command
 @columns_options(purpose="Columns to judge; all by default.")
-@zone_options
-@token_options
+@click.option("--number-of-items", type=int, help="Rows in a zone; 8192 by default.")
 def advise_command(
     source: OpenedSource, columns: list[str] | None, **parameters: Any
 ) -> CommandAnswer:
     """Judge from a sample which columns are worth an index.
 
-    The command also says which kind of index is better, and if the pages of the files are too
-    large for lookups. As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates,
-    verdict, why, index_type and kinds of each), commands, page_sizes, read (bytes, seconds).
+    The command also names the kind of index, and says if the pages of the files are too large for
+    lookups. As JSON: path, num_rows, num_zones, sampled_zones, columns (figures, verdict, why,
+    index_type and options of each), commands, page_sizes, read (bytes, seconds).
     """
     from zonebloom.advise.advise import advise
+    from zonebloom.advise.judge import text_cells
 
     advices = advise(source.opened, columns, **drop_unset(parameters))
-    title, *lines = str(advices).splitlines()
-    table = lines[: len(advices) + 1]
-    commands = _build_commands(advices, source.title)
-    width = terminal_width()
-    if width is not None and max(map(text_width, table)) > width:
-        # The reasons below have the other figures.
-        headers = ["column", "distinct", "zones read", "verdict"]
-        cells = [
-            [row.column, row.distinct, row.zones_with_index, row.verdict_and_type]
-            for row in advices
-        ]
-        table = [text.fitted_table(headers, cells, width)]
+    commands = [_build_command(source.title, *build) for build in advices.builds]
+    table = text.fitted_table(*text_cells(advices), terminal_width())
     return CommandAnswer(
         {
             "path": source.title,
@@ -204,22 +191,13 @@ def advise_command(
             "page_sizes": advices.page_sizes,
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
-        "\n".join([*table, *advices.reasons, *commands]),
-        summary=title,
+        "\n".join([table, *advices.reasons, *commands]),
+        summary=advices.title,
     )
 
 
-def _build_commands(advices: Advices, path: str) -> list[str]:
-    """Return the commands that build the indices that are worth it."""
-    commands: list[str] = []
-    for index_type, columns in advices.worth_it_by_type.items():
-        parameters = advices.parameters_by_type[index_type]
-        words = ["zonebloom", "build", path]
-        for column in columns:
-            words += ["--column", column]
-        words += ["--type", index_type]
-        for name, value in (advices.options | parameters).items():
-            option = f"--{name.replace('_', '-')}"
-            words += [option] if value is True else [option, str(value)]
-        commands.append(shlex.join(words))
-    return commands
+def _build_command(path: str, columns: list[str], index_type: str, options: dict[str, Any]) -> str:
+    """Return the command of a build."""
+    words = ["zonebloom", "build", path, *(f"--column={column}" for column in columns)]
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    return shlex.join([*words, f"--type={index_type}"])

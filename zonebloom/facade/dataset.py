@@ -29,7 +29,6 @@ from zonebloom.reading import (
     look_up,
     take_rows,
 )
-from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.ordering import OrderBy
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
@@ -790,47 +789,29 @@ class Dataset(pads.UnionDataset, Displayed):
         columns: str | Sequence[str] | None = None,
         *,
         number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
-        probability: float = DEFAULT_ZONE_PROBABILITY,
-        tokens: Literal["words", "trigrams"] | None = None,
-        lower: bool = False,
     ) -> Advices:
         """Return which columns are worth an index, and of which kind, as `Advices`.
 
-        The answer is estimated from a sample of zones. It compares the kinds "BLOOMFILTER" and
-        "HASH", and has the calls that build the better ones.
+        The answer is judged from a sample of zones, and has the calls that build the indices.
 
         Parameters
         ----------
         columns : str or list of str, optional
-            By default all columns that can be indexed, elements of lists and entries of maps. With
-            tokens, all strings.
-        number_of_items, probability
-            The parameters of "BLOOMFILTER", as in `Dataset.create_scalar_index`. "HASH" is judged
-            with its defaults, but its zones are not larger.
-        tokens, lower
-            Judge an index of the words or trigrams of strings, as `Dataset.create_scalar_index`
-            builds it.
+            By default all columns that can be indexed, elements of lists and entries of maps.
+        number_of_items : int
+            Number of rows in a zone.
 
         Examples
         --------
         >>> advices = ds.advise(number_of_items=100)
-        >>> advices.worth_it
-        ['id', 'customer']
         >>> advices.calls
-        ["ds.create_scalar_index(['id', 'customer'], 'BLOOMFILTER', number_of_items=100)"]
-        >>> print(advices["day"])
-        day: clustered: key ranges alone leave 10 of 30 zones, and Parquet keeps them
+        ["ds.create_scalar_index('day', 'ZONEMAP', number_of_items=100)"]
+        >>> print(advices["id"])
+        id: id_idx (BLOOMFILTER) exists; a lookup reads 1.0 of 30 zones
         """
         from zonebloom.advise.advise import advise
 
-        return advise(
-            self.opened,
-            columns,
-            number_of_items=number_of_items,
-            probability=probability,
-            tokens=tokens,
-            lower=lower,
-        )
+        return advise(self.opened, columns, number_of_items=number_of_items)
 
     def describe_indices(self) -> DisplayedList[IndexDescription]:
         """Return a description of each index, and how many of the current files it covers.

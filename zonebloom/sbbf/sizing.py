@@ -132,15 +132,6 @@ def estimated_fpp(words: np.ndarray) -> float:
     return float(np.add.accumulate(reduce(np.multiply, shares))[-1]) / shares.shape[1]
 
 
-def expected_folded_size(ndv: int, num_bytes: int, probability: float) -> int:
-    """Return the expected size in bytes of a filter of ``ndv`` distinct values after `fold`."""
-    while num_bytes % (2 * BYTES_PER_BLOCK) == 0:
-        if false_positive_probability(ndv, num_bytes // 2) > probability:
-            break
-        num_bytes //= 2
-    return num_bytes
-
-
 def fold_filter(words: np.ndarray, probability: float) -> np.ndarray:
     """Halve a filter while its estimated false positive probability stays at most ``probability``.
 
