@@ -90,7 +90,7 @@ def test_every_column_gets_the_right_verdict(data, column):
     *_, advices = data
     advice = advices[column]
     assert (advice.index_type or advice.verdict) == VERDICTS[column], advice.why
-    assert advice.is_worth_it == (advice.index_type is not None)
+    assert (advice.verdict == "index") == (advice.index_type is not None)
     assert advice.why
     assert ("tokens" in advice.options) == (column == "message")
 
@@ -166,7 +166,7 @@ def test_the_estimated_zones_are_those_that_an_index_keeps(data, tmp_path, colum
     kept = np.mean([len(ds.search(condition(column, key)).at_most) / ZONE for key in keys])
     assert kept / factor <= getattr(advice, figure) <= kept * factor
     # A lookup reads a part of the zones if and only if the verdict is to index the column.
-    assert (kept < 0.7 * ZONES) == advice.is_worth_it or column == "zipf"
+    assert (kept < 0.7 * ZONES) == (advice.index_type is not None) or column == "zipf"
     assert ds.describe_indices()[0].num_zones == advices.num_zones
     # The index is known from now on, so nothing proposes it again.
     again = ds.advise(column, number_of_items=ZONE)
@@ -211,7 +211,7 @@ def test_the_suggested_calls_build_what_was_advised(data, tmp_path):
         exec(call.replace(")", ", spark=False)"), {"ds": ds})
     built = {index.column: index.index_type for index in ds.describe_indices()}
     built["message"] = built.pop("words of message")
-    assert built == {advice.column: advice.index_type for advice in advices if advice.is_worth_it}
+    assert built == {advice.column: advice.index_type for advice in advices if advice.index_type}
     assert {entry.number_of_items for entry in ds.opened.version.indices.values()} == {ZONE}
     assert ds.advise(number_of_items=ZONE).calls == []
 

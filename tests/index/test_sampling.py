@@ -23,8 +23,7 @@ def test_overlaps_count_rows_and_values():
     assert result.num_rows.tolist() == [4, 3, 0, 1]
     assert result.num_distinct.tolist() == [3, 2, 0, 1]
     assert result.num_keys == 4
-    assert result.shared_rows.tolist() == [[4, 3, 0, 0], [3, 3, 0, 0], [0] * 4, [0, 0, 0, 1]]
-    assert result.shared_values.tolist() == [[3, 2, 0, 0], [2, 2, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert result.shares.tolist() == [[1, 0.75, 0, 0], [1, 1, 0, 0], [0] * 4, [0, 0, 0, 1]]
     assert sorted(result.zone_counts(np.array([0, 1]))) == [1, 2, 2]
 
 
@@ -44,13 +43,12 @@ def test_an_empty_sample_has_no_overlaps():
     result = find_overlaps([])
     none = np.empty(0, dtype=np.int64)
     assert estimate_distinct(result, none, 0, 0) == 0
-    assert estimate_zones_with_key(result.shared_rows, result.num_rows, none, 0) == 0.0
+    assert estimate_zones_with_key(result.shares, result.num_rows, none, 0) == 0.0
 
 
 @pytest.mark.parametrize("num_zones", [1, 2, 3, 1000])
 def test_estimates_from_one_zone(num_zones):
     result = find_overlaps([hashed(np.arange(100))])
     position = np.zeros(1, dtype=np.int64)
-    shares = result.shared_rows / result.num_rows[:, None]
     assert estimate_distinct(result, position, num_zones, 100 * num_zones) == 100 * num_zones
-    assert estimate_zones_with_key(shares, result.num_rows, position, num_zones) == 1.0
+    assert estimate_zones_with_key(result.shares, result.num_rows, position, num_zones) == 1.0

@@ -35,20 +35,11 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
 from zonebloom.index.row_keys.elements import element_type
-from zonebloom.index.row_keys.rules import (
-    VALUES,
-    ElementRule,
-    EntryRule,
-    KeyRule,
-    TokenRule,
-    rule_of,
-)
+from zonebloom.index.row_keys.rules import VALUES, ElementRule, EntryRule, KeyRule, TokenRule
 from zonebloom.index.row_keys.tokens import WORDS
 from zonebloom.index.zone_map.bounds import ordered_values
 from zonebloom.parquet.field_names import pages_with_names
-from zonebloom.parquet.file_layout import FilePages, PageLocations
 from zonebloom.parquet.footer import read_footer
-from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
@@ -58,7 +49,6 @@ from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_addresses
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
-from zonebloom.storage.file_view import FieldNames
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.values.columns import column_path
@@ -196,18 +186,6 @@ def _not_indexable(target: Target, reason: str) -> Advice:
     return Advice(target.name, str(target.column.type), verdict, reason)
 
 
-def _locate_pages(file: FragmentFile, names: FieldNames | None) -> FilePages:
-    """Return the pages of a file. Their headers locate them if it has no offset index."""
-    pages = pages_with_names(read_footer(file.num_bytes, file.read), names)
-
-    def locate(row_group: int, leaf: int) -> PageLocations | None:
-        group = pages.row_groups[row_group]
-        locations = pages.locations(row_group, leaf)
-        return locations or walk_pages(file.read, group.chunks[leaf], group.num_rows)
-
-    return pages.with_locate(locate)
-
-
 @dataclass(frozen=True, slots=True)
 class _Zone:
     """One sampled zone: its rows in a fragment, and its position among all zones."""
@@ -279,20 +257,24 @@ class _Sample:
 
     def page_size_line(self, columns: Sequence[tuple[str, ...]]) -> str:
         """Return a line about the pages of some columns in the file of the first zones, or ""."""
-        if not (columns and self.zones and self._source.is_parquet) or self._source.is_in_memory:
+        source = self._source
+        is_plain_parquet = source.is_parquet and source.parquet_keys is None
+        if not (columns and self.zones and is_plain_parquet) or source.is_in_memory:
             return ""
         present = self.zones[0].fragment
-        rows = [
-            RowRanges([(zone.start, zone.stop)]) for zone in self.zones if zone.fragment is present
-        ]
+        zones = [zone for zone in self.zones if zone.fragment is present]
         try:
             with FragmentFile(
-                self._source.filesystem, present.fragment.path, present.identity, self.counter
+                source.filesystem, present.fragment.path, present.identity, self.counter
             ) as file:
-                pages = self._snapshot.pages(present) or _locate_pages(file, present.fragment.names)
-                return page_size_line([(pages, zone) for zone in rows], columns)
+                pages = self._snapshot.pages(present)
+                if pages is None:
+                    footer = read_footer(file.num_bytes, file.read, with_headers=True)
+                    pages = pages_with_names(footer, present.fragment.names)
+                parts = [(pages, RowRanges([(zone.start, zone.stop)])) for zone in zones]
+                return page_size_line(parts, columns)
         except (FragmentUnreadable, *FILE_ERRORS):
-            # Encrypted and damaged files are not judged. Reading them raises an error.
+            # Damaged files are not judged. Reading them raises an error.
             return ""
 
     def judge(self, targets: Sequence[Target]) -> dict[Target, Advice]:
@@ -371,7 +353,7 @@ class _Sample:
             null_share=sum(zone.null_count for zone in zones) / max(num_sampled_rows, 1),
             distinct=distinct,
             distinct_per_zone=per_zone,
-            zones_read=mean_zones(overlap.shared_rows / np.maximum(overlap.num_rows, 1)[:, None]),
+            zones_read=mean_zones(overlap.shares),
             zones_per_value=per_zone * self.num_zones / max(distinct, 1),
             zones_in_bounds=None if bound_shares is None else mean_zones(bound_shares),
             options=options,
@@ -379,14 +361,12 @@ class _Sample:
 
     def _existing_indices(self, target: Target) -> dict[str, str]:
         """Return the kinds of the indices on the keys of a target, by their names."""
-        indices = self._snapshot.all_indices_of_column(target.column.path).indices
-        entries = [(index.entry, rule_of(index.entry.rule)) for index in indices]
+        # Trigrams, and words without regard to case, answer what words do.
+        is_of_words = isinstance(target.rule, TokenRule)
         return {
-            entry.name: entry.kind
-            for entry, rule in entries
-            if rule == target.rule
-            # Trigrams, and words without regard to case, answer what words do.
-            or (isinstance(rule, TokenRule) and isinstance(target.rule, TokenRule))
+            index.entry.name: index.entry.kind
+            for index in self._snapshot.all_indices_of_column(target.column.path).indices
+            if index.rule == target.rule or (is_of_words and isinstance(index.rule, TokenRule))
         }
 
 

@@ -46,6 +46,9 @@ _MAX_MORE_ZONES = 2
 class Advice(Displayed):
     """The judgement of one column: whether an index is worth it, of which kind, and why.
 
+    The figures are estimates from the sampled zones. They are None for a column that cannot be
+    indexed.
+
     Attributes
     ----------
     column, type : str
@@ -54,26 +57,25 @@ class Advice(Displayed):
         fractions, durations and times, in no order), "too few rows", "nothing but nulls", "read
         from paths", or "not indexable: " with the reason.
     why : str
-        The reason of the verdict, a sentence.
+        The reason of the verdict.
     null_share : float or None
-        The share of rows that are null. This and the other figures are estimates from the sampled
-        zones. They are None for a column that cannot be indexed.
+        The share of rows that are null.
     distinct : int or None
-        The number of distinct values in the dataset, or of words.
+        The number of distinct values, or words, in the dataset.
     distinct_per_zone : float or None
-        The mean number of distinct values in a zone.
+        The mean number of them in a zone.
     zones_read : float or None
-        The zones that a lookup of the value of a random row reads with an index: those that hold
-        it. The few false positives come on top.
+        The zones that hold the value of a random row. A lookup with an index reads these, and a few
+        false positives.
     zones_per_value : float or None
-        The mean number of zones that hold a value, over all distinct values. It is less than
-        `zones_read` if a few values are frequent and most are rare.
+        The mean of these zones over all distinct values. It is less than `zones_read` if a few
+        values are frequent and most are rare.
     zones_in_bounds : float or None
-        The zones between whose least and greatest value the value of a random row lies. None if
-        values are not compared, as elements of lists.
+        The zones between whose least and greatest value the value of a random row lies. None for
+        words, elements of lists and entries of maps.
     index_type : str or None
-        The kind of index to build: "BLOOMFILTER", "HASH" or "ZONEMAP". None if the verdict is not
-        to index the column.
+        The kind of index to build: "BLOOMFILTER", "HASH" or "ZONEMAP". None if there is none to
+        build.
     options : dict
         Further arguments of `Dataset.create_scalar_index`, such as ``tokens``.
     """
@@ -93,11 +95,6 @@ class Advice(Displayed):
 
     def __str__(self) -> str:
         return f"{self.column}: {self.why}"
-
-    @property
-    def is_worth_it(self) -> bool:
-        """True if the verdict is to index the column."""
-        return self.verdict == INDEX
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -192,7 +189,7 @@ class Advices(Displayed, Sequence[Advice]):
         return "\n".join([self.title, table_text(*text_cells(self)), *self.reasons, *self.calls])
 
     def __repr__(self) -> str:
-        columns = [advice.column for advice in self.advices if advice.is_worth_it]
+        columns = [advice.column for advice in self.advices if advice.index_type]
         return f"<Advices: index {', '.join(columns) or 'no column'}; {self.title}>"
 
     def _repr_html_(self) -> str:
@@ -224,18 +221,16 @@ def _cells(advice: Advice) -> dict[str, object]:
         low = _count_text(min(advice.zones_per_value or 0, advice.zones_read or 0))
         high = _count_text(advice.zones_read or 0)
         cells["nulls"] = f"{advice.null_share or 0:.0%}"
-        cells["distinct"] = f"{_round_to_three_digits(advice.distinct):,}"
-        cells["in a zone"] = f"{_round_to_three_digits(round(advice.distinct_per_zone or 0)):,}"
+        cells["distinct"] = _count_text(advice.distinct)
+        cells["in a zone"] = _count_text(round(advice.distinct_per_zone or 0))
         cells["zones read"] = high if low == high else f"{low} to {high}"
     return cells
 
 
-def _round_to_three_digits(count: int) -> int:
-    return count if count < 1000 else round(count, 3 - len(str(count)))
-
-
 def _count_text(count: float) -> str:
-    return f"{count:,.1f}" if count < 9.95 else f"{count:,.0f}"
+    """Return a count with three digits, and a small mean with one decimal place."""
+    is_small_mean = isinstance(count, float) and count < 9.95
+    return f"{count:,.1f}" if is_small_mean else f"{float(f'{count:.3g}'):,.0f}"
 
 
 def with_verdict(
@@ -296,7 +291,7 @@ def _verdict(
         if (zones_read + per_value) / 2 >= _MAX_USEFUL_SHARE * num_zones:
             distinct = figures.distinct or 0
             why = (
-                f"{_round_to_three_digits(distinct):,} distinct {unit}{'s'[: distinct != 1]}; the "
+                f"{_count_text(distinct)} distinct {unit}{'s'[: distinct != 1]}; the "
                 f"{unit} of a random row is in {_count_text(zones_read)} {of_all}"
             )
             return FEW_VALUES, None, why

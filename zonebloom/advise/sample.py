@@ -60,10 +60,8 @@ class Overlaps:
     # The number of rows of each zone that are not null, and of its distinct values, shape (s,).
     num_rows: np.ndarray
     num_distinct: np.ndarray
-    # Element [i, j] is the number of rows, or of distinct values, of zone i whose value zone j
-    # holds too. The shape is (s, s).
-    shared_rows: np.ndarray
-    shared_values: np.ndarray
+    # Element [i, j] is the share of the rows of zone i whose value zone j holds too, shape (s, s).
+    shares: np.ndarray
     # One element for each distinct value of each zone: the number of the value, and of the zone.
     key_numbers: np.ndarray
     key_zones: np.ndarray
@@ -90,18 +88,16 @@ def find_overlaps(hashes: Sequence[np.ndarray]) -> Overlaps:
     values, zones, counts = values[order], zones[order], counts[order]
     numbers = np.cumsum(np.diff(values, prepend=values[:1]) > 0)
     num_rows = np.array([zone_hashes.size for zone_hashes in hashes], dtype=np.int64)
-    shared_rows, shared_values = _count_shared(numbers, zones, counts, len(hashes))
-    return Overlaps(num_rows, num_distinct, shared_rows, shared_values, numbers, zones)
+    shares = _count_shared(numbers, zones, counts, len(hashes)) / np.maximum(num_rows, 1)[:, None]
+    return Overlaps(num_rows, num_distinct, shares, numbers, zones)
 
 
 def _count_shared(
     keys: np.ndarray, zones: np.ndarray, counts: np.ndarray, num_zones: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and the values that each zone shares with each zone, shape (s, s) both."""
+) -> np.ndarray:
+    """Return the rows of each zone whose value each zone holds, shape (s, s)."""
     num_pairs = num_zones * num_zones
-    diagonal = zones * (num_zones + 1)
-    rows = np.bincount(diagonal, counts, num_pairs)
-    values = np.bincount(diagonal, minlength=num_pairs).astype(np.float64)
+    rows = np.bincount(zones * (num_zones + 1), counts, num_pairs)
     # Find the pairs of zones that share a value, by their distance in the sorted list. A product
     # of matrices would be shorter, but its threads wait for each other on a busy machine.
     first = np.arange(keys.size)
@@ -111,13 +107,9 @@ def _count_shared(
         if not first.size:
             break
         first_zone, second_zone = zones[first], zones[first + lag]
-        pair = first_zone * num_zones + second_zone
-        reverse_pair = second_zone * num_zones + first_zone
-        rows += np.bincount(pair, counts[first], num_pairs)
-        rows += np.bincount(reverse_pair, counts[first + lag], num_pairs)
-        shared = np.bincount(pair, minlength=num_pairs)
-        values += shared + shared.reshape(num_zones, num_zones).T.ravel()
-    return rows.reshape(num_zones, num_zones), values.reshape(num_zones, num_zones)
+        rows += np.bincount(first_zone * num_zones + second_zone, counts[first], num_pairs)
+        rows += np.bincount(second_zone * num_zones + first_zone, counts[first + lag], num_pairs)
+    return rows.reshape(num_zones, num_zones)
 
 
 def find_bound_shares(zones: Sequence[pa.ChunkedArray]) -> np.ndarray | None:
@@ -236,9 +228,8 @@ def _max_gap_in_group(positions: np.ndarray) -> int:
 
 def _run_length(overlap: Overlaps, positions: np.ndarray, num_zones: int) -> float:
     """Return the mean number of neighbouring zones that hold a value, beyond what chance gives."""
-    shares = overlap.shared_values / np.maximum(overlap.num_distinct, 1)[:, None]
     sampled_distances, mean_shares = _mean_shares_by_distance(
-        shares, overlap.num_distinct, positions
+        overlap.shares, overlap.num_rows, positions
     )
     max_distance = 2 * _max_gap_in_group(positions)
     is_near = sampled_distances <= max_distance

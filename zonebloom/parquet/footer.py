@@ -93,11 +93,13 @@ def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None
     return FilePages(schema, tuple(groups))
 
 
-def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) -> FilePages:
+def read_footer(
+    file_bytes: int, read: ReadRanges, *, with_pages: bool = False, with_headers: bool = False
+) -> FilePages:
     """Read the footer of a file, and its page locations.
 
-    Locations come from the offset indices. If ``with_pages``, all are read at once, and chunks
-    without an index are located by their page headers. Otherwise they are read at first use.
+    Locations come from the offset indices, and for chunks without one from the page headers if
+    ``with_headers``. They are read at first use, or all at once, with headers, if ``with_pages``.
     """
     footer = parse_footer(read_footer_bytes(file_bytes, read)[0], file_bytes)
     chunks = [chunk for group in footer.row_groups for chunk in group.chunks if chunk.index_bytes]
@@ -110,7 +112,7 @@ def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) 
         group = footer.row_groups[row_group]
         chunk = group.chunks[leaf]
         start, stop = chunk.index_start, chunk.index_start + chunk.index_bytes
-        if not group.num_rows or not (chunk.index_bytes or with_pages):
+        if not group.num_rows or not (chunk.index_bytes or with_pages or with_headers):
             return None
         if chunk.index_bytes:
             data = indices[start - first : stop - first] if reads_all else read([(start, stop)])[0]
