@@ -1,1 +1,1 @@
-"""Estimate from a sample of zones what an index would cost and save."""
+"""Judge from a sample of zones which columns are worth an index."""
