@@ -658,6 +658,13 @@ def test_no_line_is_wider_than_the_terminal(run, data, width):
             assert set(words) <= set(screen.split()), arguments
 
 
+def test_a_terminal_shows_commands_on_one_line_so_that_they_can_be_pasted(run, data):
+    arguments = ["advise", str(data), "--number-of-items=1000"]
+    commands = [line for line in run(*arguments)[1].splitlines() if line.startswith("zonebloom ")]
+    assert commands
+    assert set(commands) <= set(in_terminal(*arguments, width=40)[1].splitlines())
+
+
 def test_a_terminal_shows_counts_with_commas(run, indexed):
     assert in_terminal("count", str(indexed)) == (0, "90,000\n")
     assert run("count", str(indexed))[1] == "90000\n"

@@ -36,6 +36,8 @@ FAILED = 1
 FOUND_NOTHING = 3
 
 _CELL_WIDTH = 40
+# How lines that are commands begin.
+_COMMANDS = ("  zonebloom ", "zonebloom build ")
 # A terminal shows at most this many rows if the command has no --limit.
 MAX_TERMINAL_ROWS = 40
 
@@ -173,7 +175,7 @@ def wrap_lines(text: str, width: int) -> str:
     """
     lines = []
     for line in text.splitlines():
-        if text_width(line) <= width or line.startswith("  zonebloom "):
+        if text_width(line) <= width or line.startswith(_COMMANDS):
             lines.append(line)
             continue
         indent = " " * (len(line) - len(line.lstrip()) + 2)
