@@ -16,7 +16,7 @@ from zonebloom.base.display import (
     title_html,
 )
 from zonebloom.base.text import bytes_text, table_text
-from zonebloom.catalog.model import DEFAULT_KIND
+from zonebloom.catalog.model import DEFAULT_KIND, MAX_ADVISED_ROWS
 from zonebloom.errors import ColumnNotFound
 
 INDEX = "index"
@@ -27,9 +27,6 @@ FEW_ROWS = "too few rows"
 ONLY_NULLS = "nothing but nulls"
 FROM_PATHS = "read from paths"
 NOT_INDEXABLE = "not indexable"
-
-# A BLOOMFILTER for more rows is large, and a lookup asks the filter of each zone.
-MAX_BLOOMFILTER_ROWS = 16_000_000
 
 # A lookup that reads a larger share of the zones gains little over a scan. The share is the mean
 # for two keys: that of a random row, which is often a frequent value, and a random distinct value.
@@ -305,7 +302,7 @@ def _verdict(
         return RARELY_LOOKED_UP, None, why
     if is_of_words:
         why = f"texts of several words: {why}"
-    if num_rows > MAX_BLOOMFILTER_ROWS:
-        why = f"{why}; HASH is for tables of more than {MAX_BLOOMFILTER_ROWS:,} rows"
+    if num_rows > MAX_ADVISED_ROWS:
+        why = f"{why}; HASH is for tables of more than {MAX_ADVISED_ROWS:,} rows"
         return INDEX, "HASH", why
     return INDEX, DEFAULT_KIND, why
