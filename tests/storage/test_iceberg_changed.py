@@ -9,6 +9,7 @@ import json
 import math
 import pathlib
 import pickle
+import random
 import tracemalloc
 
 import pyarrow as pa
@@ -33,9 +34,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from pyiceberg.types import IntegerType, LongType, StringType
 from pyroaring import BitMap64
+from seams import replace_function
 from storage.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
 
-from zonebloom.sources.iceberg_deletes import DeletionVector, PositionDeletes
+from zonebloom.sources.deletion_vectors import DeletionVector
+from zonebloom.sources.iceberg_deletes import PositionDeleteFile, PositionDeletes
 
 SCHEMA = pa.schema(
     {
@@ -231,6 +234,47 @@ def test_position_deletes_hide_rows(table, tmp_path):
     check(table, sought=[41, 1041, 1000])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_many_position_deletes_are_read_once(catalog, tmp_path, monkeypatch, seed):
+    """Deletes with and without bounds, in any order, apply to files that are not newer."""
+    chance = random.Random(seed)
+    table = catalog.create_table("n.many", schema=pa.schema({"id": pa.int64()}))
+    files = [tmp_path / f"{number}.parquet" for number in range(6)]
+    for number, file in enumerate(files):
+        pq.write_table(pa.table({"id": range(100 * number, 100 * number + 100)}), file)
+    remaining = {}
+    for number, file in enumerate(files):
+        table.add_files([file.as_uri()])
+        remaining[file.as_uri()] = set(range(100 * number, 100 * number + 100))
+        for _ in range(4):
+            # Some name files that are added later.
+            names = sorted(chance.sample(range(6), 3))
+            rows = {files[n].as_uri(): chance.choices(range(100), k=5) for n in names}
+            bounds = [{2147483546: files[n].as_uri().encode()} for n in (names[0], names[-1])]
+            bounds = dict(zip(("lower_bounds", "upper_bounds"), bounds, strict=True))
+            delete_positions(table, tmp_path, rows, **(bounds if chance.random() < 0.5 else {}))
+            for name, deleted in rows.items():
+                if name in remaining:
+                    first = 100 * files.index(tmp_path / name.rpartition("/")[2])
+                    remaining[name] -= {first + row for row in deleted}
+    read = []
+    original = PositionDeleteFile.read
+    replace_function(
+        monkeypatch,
+        PositionDeleteFile,
+        "read",
+        lambda self, filesystem: (read.append(self.path), original(self, filesystem))[1],
+    )
+    ds = zb.dataset(table)
+    assert not read
+    name, want = chance.choice(list(remaining.items()))
+    assert set(ds.to_table(fragments=[name.removeprefix("file://")])["id"].to_pylist()) == want
+    want = sorted(set().union(*remaining.values()))
+    assert sorted(ds.to_table()["id"].to_pylist()) == want
+    assert ds.count_rows() == len(want)
+    assert len(read) == len(set(read))
+
+
 @pytest.mark.parametrize("cut", [0, 4])
 def test_position_deletes_are_read_only_for_paths_in_their_bounds(table, tmp_path, cut):
     """Bounds may be cut off. Positions that lie outside the bounds show which files were read."""
@@ -318,7 +362,7 @@ def test_a_deletion_vector_must_lie_within_its_file(tmp_path, offset, size):
     path.write_bytes(bytes(100))
     vector = DeletionVector(pafs.LocalFileSystem(), str(path), offset, size)
     with pytest.raises(FragmentUnreadable, match="holds no deletion vector"):
-        vector.rows_of("any")
+        vector.rows()
 
 
 @pytest.mark.parametrize(
@@ -337,9 +381,10 @@ def test_a_deletion_vector_must_lie_within_its_file(tmp_path, offset, size):
 def test_invalid_position_deletes_raise(tmp_path, columns):
     path = tmp_path / "deletes.parquet"
     pq.write_table(pa.table(columns), path)
-    deletes = PositionDeletes(pafs.LocalFileSystem(), str(path))
+    file = PositionDeleteFile(str(path), 1, b"", b"\xff")
+    deletes = PositionDeletes(pafs.LocalFileSystem(), [file])
     with pytest.raises(FragmentUnreadable, match="restore the file"):
-        deletes.rows_of("a")
+        deletes.rows_of("a", 0)
 
 
 def test_equality_deletes_hide_rows(table, tmp_path):

@@ -1,18 +1,17 @@
-"""Read the rows that an Iceberg table deleted, from its three kinds of delete files.
+"""Read the rows that an Iceberg table deleted, from its delete files.
 
 Source: Iceberg's spec, "Scan Planning" (which deletes apply to which files), "Position Delete
-Files", "Equality Delete Files", "Deletion Vectors", and the Puffin spec, "deletion-vector-v1".
+Files", "Equality Delete Files".
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import from_numpy, to_numpy, unwrap_extensions
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
-from zonebloom.errors import FragmentUnreadable
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
+from zonebloom.sources.deletion_vectors import RESTORE_ADVICE, CachedRead, DeletionVector
 from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import file_errors
 from zonebloom.values.normal_types import hashed_type
 
-# The blob of a deletion vector: | length of magic and bitmap, 4 | magic, 4 | bitmap | CRC, 4 |
-_DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
 _POSITIONS = pa.schema(
     [
         # A dictionary, because a file names each of its few paths many times.
@@ -37,123 +35,134 @@ _POSITIONS = pa.schema(
         pa.field("pos", pa.int64(), nullable=False),
     ]
 )
-_RESTORE_ADVICE = "restore the file, or rewrite the table"
 
 
-class _CachedRead:
-    """Mixin that caches what a file contains, and drops the cache when the object is pickled."""
+class PositionDeleteFile(NamedTuple):
+    """A delete file that lists rows by the path of their data file and their position in it.
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "content"}
+    ``low`` and ``high`` are bounds of these paths.
+    """
 
-
-@dataclass(eq=False)
-class PositionDeletes(_CachedRead):
-    """A delete file that lists rows by the path of their data file and their position in it."""
-
-    filesystem: pafs.FileSystem
     path: str
-    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+    sequence_number: int
+    low: bytes
+    high: bytes
 
-    @cached_property
-    def content(self) -> dict[str, RowRanges]:
+    def may_apply(self, location: bytes, sequence_number: int) -> bool:
+        """Return whether the file may delete rows of a data file."""
+        return sequence_number <= self.sequence_number and self.low <= location <= self.high
+
+    def read(self, filesystem: pafs.FileSystem) -> pa.Table:
+        """Return the paths and positions."""
         import pyarrow.parquet as pq
 
-        with (
-            file_errors(self.path, _RESTORE_ADVICE),
-            self.filesystem.open_input_file(self.path) as file,
-        ):
+        with file_errors(self.path, RESTORE_ADVICE), filesystem.open_input_file(self.path) as file:
             metadata = pq.read_metadata(file)
             if not set(_POSITIONS.names) <= set(metadata.schema.to_arrow_schema().names):
                 raise ValueError("it does not have the columns file_path and pos")
             parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=["file_path"])
             table = parquet.read(columns=_POSITIONS.names).select(_POSITIONS.names)
-            table = table.cast(_POSITIONS).unify_dictionaries()
+            table = table.cast(_POSITIONS)
             positions = to_numpy(table["pos"])
-            if (positions < 0).any():
-                raise ValueError("a position is negative")
-        files = table["file_path"].combine_chunks()
-        numbers = to_numpy(files.indices)
-        # Group by file once. Comparing all numbers for each file would take files x positions.
-        is_ascending = _ascends(numbers, positions)
-        if not is_ascending.all():
-            # The file is not in the order of the spec, or repeats a row.
-            order = np.lexsort((positions, numbers))
-            numbers, positions = numbers[order], positions[order]
-            is_ascending = _ascends(numbers, positions)
-            numbers, positions = numbers[is_ascending], positions[is_ascending]
-        paths = files.dictionary.to_pylist()
-        ends = np.searchsorted(numbers, np.arange(len(paths) + 1))
-        return {
-            path: RowRanges.from_rows(positions[ends[number] : ends[number + 1]])
-            for number, path in enumerate(paths)
-        }
+            if ((positions < 0) | (positions >= MAX_ROWS_PER_FRAGMENT)).any():
+                raise ValueError("a position is negative or too large")
+        return table
 
-    def rows_of(self, location: str) -> RowRanges:
-        # Many data files share a delete file. Without the lock, several threads would read it.
+
+class _Batch:
+    """Position delete files that are read together, once."""
+
+    def __init__(self, filesystem: pafs.FileSystem, files: Sequence[PositionDeleteFile]):
+        self.files = files
+        self._filesystem = filesystem
+        # Many data files share a batch. Without the lock, several threads would read it.
+        self._lock = Lock()
+
+    def read(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return ascending positions by path, with their sequence numbers."""
         with self._lock:
-            content = self.content
-        return content.get(location, RowRanges())
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=Lock())
-
-
-def _ascends(numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return a mask of the pairs that are greater than the pair before."""
-    mask = np.ones(numbers.size, dtype=bool)
-    is_next_position = (numbers[1:] == numbers[:-1]) & (positions[1:] > positions[:-1])
-    mask[1:] = (numbers[1:] > numbers[:-1]) | is_next_position
-    return mask
-
-
-@dataclass(eq=False)
-class DeletionVector(_CachedRead):
-    """A blob of a Puffin file: a 64-bit Roaring bitmap of positions in one data file."""
-
-    filesystem: pafs.FileSystem
-    path: str
-    offset: int
-    num_bytes: int
+            return self._content
 
     @cached_property
-    def content(self) -> RowRanges:
-        from pyroaring import BitMap64
+    def _content(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        if len(self.files) == 1:
+            tables = [self.files[0].read(self._filesystem)]
+        else:
+            with thread_pool(REMOTE_THREADS) as pool:
+                tables = list(pool.map(lambda file: file.read(self._filesystem), self.files))
+        table = pa.concat_tables(tables).unify_dictionaries()
+        paths = table["file_path"].combine_chunks()
+        # Number all rows of all data files, to sort and group them once.
+        rows = (to_numpy(paths.indices).astype(np.int64) << OFFSET_BITS) + to_numpy(table["pos"])
+        sequence_numbers = [file.sequence_number for file in self.files]
+        numbers = np.repeat(sequence_numbers, [part.num_rows for part in tables])
+        if (rows[1:] <= rows[:-1]).any():
+            order = np.argsort(rows, kind="stable")
+            rows, numbers = rows[order], numbers[order]
+            is_first = np.diff(rows, prepend=-1) > 0
+            rows, numbers = rows[is_first], numbers[is_first]
+        first_rows = np.arange(len(paths.dictionary) + 1, dtype=np.int64) << OFFSET_BITS
+        ends = np.searchsorted(rows, first_rows)
+        positions = rows & ((1 << OFFSET_BITS) - 1)
+        return {
+            path: (positions[start:stop], numbers[start:stop])
+            for path, start, stop in zip(
+                paths.dictionary.to_pylist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True
+            )
+        }
 
-        with (
-            file_errors(self.path, _RESTORE_ADVICE),
-            self.filesystem.open_input_file(self.path) as file,
-        ):
-            is_valid = 0 <= self.offset <= self.offset + self.num_bytes <= file.size()
-            # Check the size first, because read_at allocates as many bytes as it is asked for.
-            blob = file.read_at(self.num_bytes, self.offset) if is_valid else b""
-            body, crc = blob[4:-4], blob[-4:]
-            is_valid &= int.from_bytes(blob[:4], "big") == len(body)
-            is_valid &= body[:4] == _DV_MAGIC and zlib.crc32(body) == int.from_bytes(crc, "big")
-            if not is_valid:
-                raise FragmentUnreadable(
-                    f"{self.path} holds no deletion vector at byte {self.offset:,}, where the "
-                    f"table's metadata expects one; {_RESTORE_ADVICE}"
-                )
-            rows = BitMap64.deserialize(body[4:])
-            if rows and rows.max() >= MAX_ROWS_PER_FRAGMENT:
-                raise ValueError(f"it deletes row {rows.max():,}")
-        # A small bitmap can hold billions of rows, so compute only the ends of its ranges.
-        next_rows = rows.shift(1)
-        starts, stops = rows - next_rows, next_rows - rows
-        return RowRanges.from_arrays(
-            np.array(starts.to_array(), np.int64), np.array(stops.to_array(), np.int64)
-        )
 
-    def rows_of(self, location: str) -> RowRanges:
-        return self.content
+class PositionDeletes:
+    """The files of position deletes of a partition, or of one data file.
+
+    A file is read once, when it may first apply to a data file whose deletes are needed.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, files: Sequence[PositionDeleteFile]):
+        # If several files delete a row, the greatest sequence number counts, so it comes first.
+        self._files = sorted(files, key=lambda file: -file.sequence_number)
+        self._filesystem = filesystem
+        self._lock = Lock()
+        # A file is unread, then in a batch, and then its positions are here, by path.
+        self._unread = self._files
+        self._batches: list[_Batch] = []
+        self._positions: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PositionDeletes, (self._filesystem, self._files)
+
+    def may_apply(self, location: str, sequence_number: int) -> bool:
+        return _may_apply(self._files, location.encode(), sequence_number)
+
+    def rows_of(self, location: str, sequence_number: int) -> RowRanges:
+        """Return the rows of a data file that are deleted."""
+        data_file = location.encode(), sequence_number
+        with self._lock:
+            needed = [file for file in self._unread if file.may_apply(*data_file)]
+            if needed:
+                taken = set(map(id, needed))
+                self._unread = [file for file in self._unread if id(file) not in taken]
+                self._batches.append(_Batch(self._filesystem, needed))
+            batches = [batch for batch in self._batches if _may_apply(batch.files, *data_file)]
+        for batch in batches:
+            content = batch.read()
+            with self._lock:
+                # Another thread may have read it, too.
+                if batch in self._batches:
+                    self._batches.remove(batch)
+                    for path, part in content.items():
+                        self._positions.setdefault(path, []).append(part)
+        parts = self._positions.get(location, ())
+        rows = [positions[numbers >= sequence_number] for positions, numbers in parts]
+        return reduce(or_, map(RowRanges.from_rows, rows), RowRanges())
+
+
+def _may_apply(files: Iterable[PositionDeleteFile], location: bytes, sequence_number: int) -> bool:
+    return any(file.may_apply(location, sequence_number) for file in files)
 
 
 @dataclass(eq=False)
-class EqualityDeletes(_CachedRead):
+class EqualityDeletes(CachedRead):
     """A delete file of values. A row is deleted if it has the same values in all their columns."""
 
     filesystem: pafs.FileSystem
@@ -182,7 +191,7 @@ class EqualityColumns:
         names = FieldNames("", kind="struct", children=stored)
         fragment = Fragment(path, path, None, FileView(names, {**self.defaults, **constants}))
         source = Source(self.schema, None, filesystem, "", ())
-        with file_errors(path, _RESTORE_ADVICE):
+        with file_errors(path, RESTORE_ADVICE):
             batches = read_view_batches(source, fragment, filesystem, self.schema.names)
             return pa.Table.from_batches(batches, self.schema)
 
@@ -229,14 +238,17 @@ def _with_iceberg_equality(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @dataclass(eq=False)
-class FileDeletes(_CachedRead):
+class FileDeletes(CachedRead):
     """The deletes that apply to one data file.
 
     Attributes
     ----------
     location : str
         The data file's location as position deletes name it.
-    positions : sequence of PositionDeletes or DeletionVector
+    sequence_number : int
+    vector : DeletionVector or None
+        It includes all position deletes.
+    positions : sequence of PositionDeletes
     equalities : sequence of EqualityDeletes
     constants : mapping of str to pyarrow.Scalar
         The file's partition values by field id.
@@ -245,13 +257,20 @@ class FileDeletes(_CachedRead):
     filesystem: pafs.FileSystem
     path: str
     location: str
-    positions: Sequence[PositionDeletes | DeletionVector]
+    sequence_number: int
+    vector: DeletionVector | None
+    positions: Sequence[PositionDeletes]
     equalities: Sequence[EqualityDeletes]
     constants: Mapping[str, pa.Scalar]
 
     @cached_property
     def content(self) -> RowRanges:
-        parts = [delete.rows_of(self.location) for delete in self.positions]
+        if self.vector is not None:
+            parts = [self.vector.rows()]
+        else:
+            parts = [
+                delete.rows_of(self.location, self.sequence_number) for delete in self.positions
+            ]
         deletes_by_columns: dict[EqualityColumns, list[EqualityDeletes]] = {}
         for delete in self.equalities:
             deletes_by_columns.setdefault(delete.columns, []).append(delete)

@@ -14,11 +14,12 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import SourceError
+from zonebloom.sources.deletion_vectors import DeletionVector
 from zonebloom.sources.iceberg_deletes import (
-    DeletionVector,
     EqualityColumns,
     EqualityDeletes,
     FileDeletes,
+    PositionDeleteFile,
     PositionDeletes,
 )
 
@@ -116,6 +117,14 @@ def _path_bounds(data: DataFile) -> tuple[bytes, bytes]:
     return low, high
 
 
+def _after_all(high: bytes) -> bytes:
+    """Return a bound of all paths that begin with the greatest one, which may be cut off.
+
+    No path holds the byte 255, because paths are UTF-8.
+    """
+    return high + b"\xff"
+
+
 class DeleteFileIndex:
     """The delete files of a snapshot by what they apply to: partition, data file, or all files."""
 
@@ -132,11 +141,12 @@ class DeleteFileIndex:
         from pyiceberg.manifest import DataFileContent, FileFormat
 
         self._filesystem = filesystem
-        # All deletes stand with their sequence numbers.
+        # Vectors and equality deletes stand with their sequence numbers.
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
-        # Position deletes also stand with the least and greatest path that they name.
-        self._positions: dict[object, list[tuple[int, bytes, bytes, PositionDeletes]]] = {}
         self._equalities: dict[object, list[tuple[int, EqualityDeletes]]] = {}
+        # Data files of one partition and sequence number share their equality deletes.
+        self._equalities_of: dict[object, tuple[EqualityDeletes, ...]] = {}
+        positions: dict[object, list[PositionDeleteFile]] = {}
         columns: dict[tuple[int, ...], EqualityColumns] = {}
         for file, path in deletes:
             data, number = file.data, file.sequence_number
@@ -173,36 +183,43 @@ class DeleteFileIndex:
                 if referenced is None and low == high and low.decode(errors="replace") in locations:
                     referenced = low.decode()
                 key = file.partition if referenced is None else referenced
-                delete = PositionDeletes(filesystem, path)
-                self._positions.setdefault(key, []).append((number, low, high, delete))
+                delete = PositionDeleteFile(path, number, low, _after_all(high))
+                positions.setdefault(key, []).append(delete)
+        self._positions = {
+            key: PositionDeletes(filesystem, files) for key, files in positions.items()
+        }
 
     def deletes_of(
         self, file: LiveFile, path: str, constants: Mapping[str, pa.Scalar]
     ) -> FileDeletes | None:
         """Return the deletes that apply to a data file, or None. Constants are by field id."""
         location, number = file.data.file_path, file.sequence_number
-        positions: list[PositionDeletes | DeletionVector] = []
-        vector = self._vectors.get(location)
-        if vector is not None and number <= vector[0]:
-            # The deletion vector includes all older position deletes.
-            positions.append(vector[1])
-        else:
-            encoded = location.encode()
-            for key in (file.partition, location):
-                positions += [
-                    delete
-                    for delete_number, low, high, delete in self._positions.get(key, ())
-                    # A writer may have cut the greatest path off.
-                    if number <= delete_number
-                    and low <= encoded
-                    and (encoded <= high or encoded.startswith(high))
-                ]
-        equalities = [
-            delete
-            for key in (None, file.partition)
-            for delete_number, delete in self._equalities.get(key, ())
-            if number < delete_number
+        vector_number, vector = self._vectors.get(location, (-1, None))
+        if vector_number < number:
+            vector = None
+        partition = file.partition
+        positions = [
+            self._positions[key]
+            # A deletion vector includes all older position deletes.
+            for key in ((partition, location) if vector is None else ())
+            if key in self._positions and self._positions[key].may_apply(location, number)
         ]
-        if not positions and not equalities:
+        equalities = self._equality_deletes_of(partition, number)
+        if vector is None and not positions and not equalities:
             return None
-        return FileDeletes(self._filesystem, path, location, positions, equalities, constants)
+        return FileDeletes(
+            self._filesystem, path, location, number, vector, positions, equalities, constants
+        )
+
+    def _equality_deletes_of(
+        self, partition: tuple[int, str], sequence_number: int
+    ) -> tuple[EqualityDeletes, ...]:
+        key = partition, sequence_number
+        if key not in self._equalities_of:
+            self._equalities_of[key] = tuple(
+                delete
+                for part in (None, partition)
+                for number, delete in self._equalities.get(part, ())
+                if sequence_number < number
+            )
+        return self._equalities_of[key]
