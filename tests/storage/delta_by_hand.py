@@ -60,7 +60,8 @@ def commit(path, *actions) -> None:
     log = path / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(action) + "\n" for action in actions)
-    (log / f"{len(list(log.glob('*.json'))):020d}.json").write_text(lines)
+    # Checkpoints have longer names.
+    (log / f"{len(list(log.glob('?' * 20 + '.json'))):020d}.json").write_text(lines)
 
 
 def z85(data):

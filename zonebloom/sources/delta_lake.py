@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import SourceError
+from zonebloom.sources.deletion_vectors import DeletionVector
+from zonebloom.sources.delta_log import read_deletion_vectors
 from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.sources.table_snapshot import (
     SnapshotSource,
@@ -76,7 +76,6 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
         names = _field_names(table, schema)
         add_actions = pa.table(table.get_add_actions(flatten=False))
         partition_columns = table.metadata().partition_columns
-        deleted_rows = _deleted_rows(table, name)
     except DeltaError as error:
         raise SourceError(f"cannot read the log of the Delta table: {error}") from None
     filesystem, root = _table_folder(table, as_arrow_filesystem(filesystem))
@@ -90,14 +89,11 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
     # Files with the table's own names are read without a mapping.
     has_mapping = names is not None and (names.has_field_ids or not names.has_table_names)
     mapping = names if has_mapping else None
-    deletes = {path_of(logged_path): rows for logged_path, rows in deleted_rows}
-    if not deletes.keys() <= set(paths):
-        raise SourceError(
-            f"the {name} has a deletion vector for {min(deletes.keys() - set(paths))}, which is "
-            "not one of its files"
-        )
+    deletes: dict[str, DeletionVector | None] = dict.fromkeys(paths)
+    if "deletionvectors" in _reader_features(table):
+        deletes = read_deletion_vectors(filesystem, root, table.version(), paths, path_of, name)
     views = [
-        FileView(mapping, {}, deletes.get(path)) if has_mapping or path in deletes else None
+        FileView(mapping, {}, deletes[path]) if has_mapping or deletes[path] else None
         for path in paths
     ]
     values = {
@@ -114,8 +110,7 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
 def _require_known(table: DeltaTable, name: str) -> None:
     """Raise SourceError unless every reader feature that the snapshot uses is implemented."""
     protocol = table.protocol()
-    features = {feature.lower() for feature in protocol.reader_features or ()}
-    unknown = features - _IMPLEMENTED_FEATURES - _TYPE_FEATURES
+    unknown = _reader_features(table) - _IMPLEMENTED_FEATURES - _TYPE_FEATURES
     if protocol.min_reader_version > 3 or unknown:
         needs = ", ".join(sorted(unknown)) or f"reader version {protocol.min_reader_version}"
         raise SourceError(f"the {name} needs {needs}, which zonebloom does not support")
@@ -125,6 +120,10 @@ def _require_known(table: DeltaTable, name: str) -> None:
                 f"column {column!r} of the {name} has type {type_name}, which zonebloom cannot "
                 "read; drop the column, or copy the others to another table"
             )
+
+
+def _reader_features(table: DeltaTable) -> set[str]:
+    return {feature.lower() for feature in table.protocol().reader_features or ()}
 
 
 def _primitives(path: str, kind: Any) -> Iterator[tuple[str, str]]:
@@ -158,21 +157,6 @@ def _field_names(table: DeltaTable, schema: pa.Schema) -> FieldNames | None:
         return None, (metadata.get(_PHYSICAL_NAME, field.name.encode()).decode(),)
 
     return field_names(schema, identify)
-
-
-def _deleted_rows(table: DeltaTable, name: str) -> list[tuple[str, RowRanges]]:
-    """Return the files with deletion vectors, and the rows that are deleted in each."""
-    features = {feature.lower() for feature in table.protocol().reader_features or ()}
-    if "deletionvectors" not in features:
-        return []
-    if not hasattr(table, "deletion_vectors"):
-        raise SourceError(f"cannot read the deletion vectors of the {name}; upgrade deltalake")
-    deleted = []
-    for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
-        for file, is_kept in zip(batch.column(0), batch.column(1), strict=True):
-            rows = np.flatnonzero(~is_kept.values.to_numpy(zero_copy_only=False))
-            deleted.append((file.as_py(), RowRanges.from_rows(rows)))
-    return deleted
 
 
 def _without_metadata(field: pa.Field) -> pa.Field:
