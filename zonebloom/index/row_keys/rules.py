@@ -13,6 +13,7 @@ holds. `IndexEntry.rule` has a rule as JSON.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.catalog.model import IndexEntry
+from zonebloom.catalog.version_log import from_json, to_json
 from zonebloom.index.row_keys.elements import (
     element_type,
     hash_elements,
@@ -178,11 +180,8 @@ class TupleRule(KeyRule):
     name = "tuples"
 
     def __post_init__(self) -> None:
-        # The catalog stores them as JSON.
-        for attribute in ("columns", "fields"):
-            paths = tuple(tuple(map(str, path)) for path in getattr(self, attribute))
-            object.__setattr__(self, attribute, paths)
-        if not self.columns or len(self.columns) != len(self.fields):
+        are_paths = all(self.columns) and all(self.fields)
+        if not self.columns or not are_paths or len(self.columns) != len(self.fields):
             raise ValueError("it is of a combination of columns that are not known")
 
     @property
@@ -265,9 +264,6 @@ class ElementRule(KeyRule):
 
     field: ColumnPath = ()
     name = "elements"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "field", tuple(map(str, self.field)))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -456,14 +452,15 @@ def rule_of(stored: Mapping[str, Any]) -> KeyRule:
     if not isinstance(name, str) or name not in _RULES:
         return UnknownRule(f"it holds keys of an unknown rule {name!r}")
     try:
-        return _RULES[name](**parameters)
+        return from_json(_RULES[name], parameters)
     except (TypeError, ValueError) as error:
         return UnknownRule(f"it holds keys of a damaged rule ({error})")
 
 
 def rule_json(rule: KeyRule) -> dict[str, Any]:
     """Return a rule as `IndexEntry.rule` stores it."""
-    return {} if rule == VALUES else {"keys": rule.name, **rule.parameters}
+    # JSON has lists in place of tuples.
+    return {} if rule == VALUES else {"keys": rule.name, **json.loads(to_json(rule.parameters))}
 
 
 def default_name(rule: KeyRule, columns: Sequence[str]) -> str:
