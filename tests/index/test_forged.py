@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 import os
+import shutil
 import struct
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from helpers import THOROUGH, index_folder, rewrite_document
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom.catalog.version_log import decode_document, encode_document
@@ -22,6 +24,7 @@ from zonebloom.errors import CorruptIndex, IndexNotUsedWarning, ZoneBloomError
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.parquet.page_map import PageMap
+from zonebloom.storage import random_access
 
 READERS = {
     "bloomfilter.arrow": lambda buffer: RowTable(buffer, "it"),
@@ -221,3 +224,36 @@ def test_no_field_of_a_document_stops_a_query_or_loses_a_row(tmp_path):
         for query, rows in zip(QUERIES, want, strict=True):
             with contextlib.suppress(ZoneBloomError):
                 assert query(zb.dataset(tmp_path)) == rows, change
+
+
+def test_many_hash_files_are_not_open_at_once(tmp_path, monkeypatch):
+    set_constant(monkeypatch, random_access, "_MAX_OPEN_FILES", 8)
+    pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
+    zb.dataset(tmp_path).create_scalar_index("id", "HASH", spark=False)
+    [version] = index_folder(tmp_path).glob("versions/*.json")
+    [segment] = index_folder(tmp_path).glob("segments/*/hash.buckets")
+
+    def change(content):
+        (entry,) = content["indices"]
+        (stored,) = entry["segments"]
+        content["indices"] = [
+            {**entry, "name": f"i{number}", "segments": [{**stored, "name": f"s{number}"}]}
+            for number in range(60)
+        ]
+
+    for number in range(60):
+        copied = segment.parent.parent / f"s{number}" / segment.name
+        copied.parent.mkdir()
+        # Opening a damaged file fails, and must not keep it open.
+        copied.write_bytes(segment.read_bytes() if number % 3 else b"?" * segment.stat().st_size)
+    rewrite_document(version, change)
+    ds = zb.dataset(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.warns(IndexNotUsedWarning, match="damaged|not a file of a hash index"):
+        for key in (500, 7):
+            assert ds.to_table(filter=f"id = {key}")["id"].to_pylist() == [key]
+    assert len(os.listdir("/proc/self/fd")) <= before + 8 + 2
+    # Files that were closed cannot be opened again.
+    shutil.rmtree(segment.parent.parent)
+    assert ds.to_table(filter="id = 501")["id"].to_pylist() == [501]
+    assert ds.lookup("id", [502])["id"].to_pylist() == [502]

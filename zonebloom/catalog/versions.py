@@ -70,7 +70,7 @@ def decode_version(content: Any, listings: Sequence[Listing], parts: Sequence[pa
         raise ValueError("one of its indices has no column")
     files = [(segment.name, segment.file) for entry in indices for segment in entry.segments]
     if len(set(files)) < len(files):
-        # Each index keeps its files open, so many of one segment would use up the descriptors.
+        # Each index loads its segments, so many of one segment would use up the memory.
         raise ValueError("a segment belongs to two indices")
     version = Version(
         from_json(int, content["version"]),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+import weakref
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
@@ -30,6 +33,9 @@ from zonebloom.storage.object_store import StoreHandler, object_reader
 # object store costs as much as reading that many more bytes.
 LOCAL_COALESCE_GAP = 4 << 10
 REMOTE_COALESCE_GAP = 64 << 10
+
+# Most systems let a process open 1,024 files, and some 256.
+_MAX_OPEN_FILES = 128
 
 # These are None where the operating system takes no such advice.
 _ADVISE_RANDOM = getattr(os, "POSIX_FADV_RANDOM", None)
@@ -171,6 +177,42 @@ class RandomAccessFile:
     def __del__(self) -> None:
         if self._handle != _CLOSED or self._file is not None:
             self.close()
+
+
+class ReopenedFile:
+    """A file that is opened when it is used, for objects that live long.
+
+    Beyond `_MAX_OPEN_FILES`, those that were used least recently are closed. A thread that still
+    reads one keeps it open.
+    """
+
+    def __init__(self, open_file: Callable[[], RandomAccessFile]):
+        self._open_file = open_file
+        self._file: RandomAccessFile | None = None
+        self._reference: weakref.ref[ReopenedFile] = weakref.ref(
+            self, lambda reference: _recently_used.pop(reference, None)
+        )
+
+    def get(self) -> RandomAccessFile:
+        """Return the open file. Raise OSError or ValueError if it cannot be opened."""
+        file = self._file
+        if file is None:
+            file = self._file = self._open_file()
+        # These calls need no lock: each does its work in one step.
+        _recently_used.pop(self._reference, None)
+        _recently_used[self._reference] = None
+        while len(_recently_used) > _MAX_OPEN_FILES:
+            with contextlib.suppress(KeyError):
+                reference, _ = _recently_used.popitem(last=False)
+                if (oldest := reference()) is not None:
+                    oldest.close()
+        return file
+
+    def close(self) -> None:
+        self._file = None
+
+
+_recently_used: OrderedDict[weakref.ref[ReopenedFile], None] = OrderedDict()
 
 
 class FragmentFile(RandomAccessFile):

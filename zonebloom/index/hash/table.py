@@ -41,7 +41,7 @@ from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.storage.encryption import open_random_access
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
-from zonebloom.storage.random_access import read_merged_ranges
+from zonebloom.storage.random_access import RandomAccessFile, ReopenedFile, read_merged_ranges
 
 # NumPy needs as long for one block as for testing this many blocks of filters in memory.
 _NUMPY_CHECKS_PER_BLOCK = 200
@@ -110,22 +110,24 @@ class HashTable(IndexTable):
         report: Callable[[CorruptIndex], None] | None = None,
     ):
         self.path = path
-        self.counter = ReadCounter()
+        self.counter = counter = ReadCounter()
         self._report = report
         self._has_reported = False
+        self._file = ReopenedFile(lambda: open_random_access(filesystem, path, counter, num_bytes))
         try:
-            self.file = open_random_access(filesystem, path, self.counter, num_bytes)
+            file = self.file
             try:
+                self.num_bytes, self._is_local = file.num_bytes, file.is_local
                 self.head, self.runs = self._open(num_bytes, checksum)
             except BaseException:
-                self.file.close()
+                # The error's traceback would keep the file open.
+                file.close()
                 raise
         except (OSError, ValueError) as error:
             kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
             raise kind(
                 f"{path} is not a file of a hash index ({error}); build the index again"
             ) from None
-        self.num_bytes = self.file.num_bytes
         self.shape = self.head.shape
         self._slot_shift = _HASH_BITS - self.shape.block_bits
         self._shape = np.array([*self.shape, len(self)], dtype=np.int64)
@@ -135,7 +137,11 @@ class HashTable(IndexTable):
 
     def _open(self, num_bytes: int | None, checksum: str | None) -> tuple[Head, ZoneRuns]:
         tail, trailer = read_file_end(self.file, num_bytes, checksum, TRAILER.size, tail_bytes)
-        return decode_tail(tail, trailer, self.file.num_bytes)
+        return decode_tail(tail, trailer, self.num_bytes)
+
+    @property
+    def file(self) -> RandomAccessFile:
+        return self._file.get()
 
     def __len__(self) -> int:
         return self.head.num_zones
@@ -233,7 +239,7 @@ class HashTable(IndexTable):
     def _sorted_pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         """Yield pairs of the position of a sorted hash and a zone."""
         slots, starts, stops = self._slots_of(hashes)
-        max_bytes = _LOCAL_BATCH_BYTES if self.file.is_local else _REMOTE_BATCH_BYTES
+        max_bytes = _LOCAL_BATCH_BYTES if self._is_local else _REMOTE_BATCH_BYTES
         step = max(1, max_bytes // self.head.slot_bytes)
         batches = [
             _SlotBatch(slots[i : i + step], starts[i : i + step], stops[i : i + step])
@@ -246,7 +252,7 @@ class HashTable(IndexTable):
         if len(batches) == 1:
             yield from self._expand(search(batches[0]))
             return
-        threads = num_cores() if self.file.is_local else REMOTE_THREADS
+        threads = num_cores() if self._is_local else REMOTE_THREADS
         with thread_pool(threads) as pool:
             for matches in map_in_order(pool, search, batches, threads + 1):
                 yield from self._expand(matches)
@@ -377,7 +383,7 @@ class HashTable(IndexTable):
         offsets = slot_offset(0, size) + slots * size
         is_damaged = np.ones(slots.size, dtype=bool)
         try:
-            if self.file.is_local:
+            if self._is_local:
                 self.file.read_pieces(offsets, np.full(slots.size, size), words)
             else:
                 ranges = [(offset, offset + size) for offset in offsets.tolist()]
@@ -494,7 +500,7 @@ class HashTable(IndexTable):
             raise self._corrupt_index("its content is not what was written")
 
     def close(self) -> None:
-        self.file.close()
+        self._file.close()
 
     def _report_block(self) -> np.ndarray:
         """Report a damaged block, and return all zones."""
