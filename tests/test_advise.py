@@ -199,9 +199,9 @@ def test_hash_is_for_tables_of_many_rows(monkeypatch):
     table = pa.table({"id": np.random.default_rng(0).permutation(50_000)})
     ds = zb.dataset(table)
     assert ds.advise().calls == ["ds.create_scalar_index('id', 'BLOOMFILTER')"]
-    set_constant(monkeypatch, judge, "MAX_ADVISED_ROWS", 49_999)
+    set_constant(monkeypatch, judge, "_MIN_HASH_ROWS", 50_000)
     assert ds.advise().calls == ["ds.create_scalar_index('id', 'HASH')"]
-    assert "49,999 rows" in ds.advise()["id"].why
+    assert "50,000 rows" in ds.advise()["id"].why
 
 
 def test_the_suggested_calls_build_what_was_advised(data, tmp_path):

@@ -103,7 +103,7 @@ def test_a_bloom_index_of_many_rows_recommends_a_hash_index(folder, monkeypatch)
 
     from zonebloom.facade import indices
 
-    set_constant(monkeypatch, indices, "MAX_ADVISED_ROWS", 3 * ROWS - 1)
+    set_constant(monkeypatch, indices, "_MANY_ROWS", 3 * ROWS - 1)
     ds = zb.dataset(folder)
     with pytest.warns(errors.ZoneBloomWarning, match=r"filters for 600 rows.*index_type=\"HASH\""):
         ds.create_scalar_index("id", spark=False)

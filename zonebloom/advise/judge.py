@@ -16,7 +16,7 @@ from zonebloom.base.display import (
     title_html,
 )
 from zonebloom.base.text import bytes_text, table_text
-from zonebloom.catalog.model import DEFAULT_KIND, MAX_ADVISED_ROWS
+from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.errors import ColumnNotFound
 
 INDEX = "index"
@@ -28,6 +28,9 @@ ONLY_NULLS = "nothing but nulls"
 FROM_PATHS = "read from paths"
 NOT_INDEXABLE = "not indexable"
 
+# The first lookup of a process reads all of a BLOOMFILTER, which is 4 MB for so many rows, and some
+# kilobytes of a HASH.
+_MIN_HASH_ROWS = 1_000_000
 # A lookup that reads a larger share of the zones gains little over a scan. The share is the mean
 # for two keys: that of a random row, which is often a frequent value, and a random distinct value.
 _MAX_USEFUL_SHARE = 0.7
@@ -302,7 +305,7 @@ def _verdict(
         return RARELY_LOOKED_UP, None, why
     if is_of_words:
         why = f"texts of several words: {why}"
-    if num_rows > MAX_ADVISED_ROWS:
-        why = f"{why}; HASH is for tables of more than {MAX_ADVISED_ROWS:,} rows"
+    if num_rows >= _MIN_HASH_ROWS:
+        why = f"{why}; HASH is for tables of {_MIN_HASH_ROWS:,} rows or more"
         return INDEX, "HASH", why
     return INDEX, DEFAULT_KIND, why

@@ -22,10 +22,8 @@ PAGE_MAP_FILE = "pages.arrow"
 
 # Rows in a zone.
 DEFAULT_NUMBER_OF_ITEMS = 8192
-# The kind of an index if none is named. A lookup asks the filter of each zone, so the other kind is
-# advised for more rows.
+# The kind of an index if none is named.
 DEFAULT_KIND = "BLOOMFILTER"
-MAX_ADVISED_ROWS = 16_000_000
 # How long a vacuum keeps replaced versions.
 RETENTION = timedelta(days=7)
 

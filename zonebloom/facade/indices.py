@@ -22,7 +22,7 @@ from zonebloom.building.builder import (
     refreshed_cells,
 )
 from zonebloom.building.request import IndexRequest
-from zonebloom.catalog.model import DEFAULT_KIND, MAX_ADVISED_ROWS, IndexEntry, Version
+from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry, Version
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.errors import (
     CatalogError,
@@ -48,6 +48,8 @@ from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 
+# A build of BLOOMFILTER over more rows is warned about.
+_MANY_ROWS = 16_000_000
 # The names that Lance shows for kinds of indices.
 _LANCE_TYPES = {"BLOOMFILTER": "BloomFilter"}
 
@@ -72,7 +74,7 @@ def _warn_of_many_rows(version: Version, entry: IndexEntry) -> None:
         for fragment in version.fragments.values()
         if fragment.fragment_id in covered
     )
-    if num_rows > MAX_ADVISED_ROWS:
+    if num_rows > _MANY_ROWS:
         warn(
             ZoneBloomWarning(
                 f"index {entry.name!r} has filters for {num_rows:,} rows, all of which the first "
