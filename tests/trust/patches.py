@@ -70,7 +70,9 @@ class Patched:
 
     def wrong_answer(self, ds: zb.Dataset) -> str | None:
         row = self.rng.choice(sorted(self.places))
-        keys = [int(self.ids[row]), 2 * self.rng.randrange(ROWS), 2 * self.rng.randrange(ROWS) + 1]
+        even, odd = 2 * self.rng.randrange(ROWS), 2 * self.rng.randrange(ROWS) + 1
+        # A lookup returns a row once for each equal key.
+        keys = sorted({int(self.ids[row]), even, odd})
         places = np.flatnonzero(np.isin(self.ids, keys))
         if ds.count_rows(f"id IN ({', '.join(map(str, keys))})") != places.size:
             return f"a filter of {keys} does not give {places.size} rows"
