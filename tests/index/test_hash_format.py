@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import re
 import struct
 import sys
@@ -774,6 +775,8 @@ def test_zones_ascend_even_if_entries_do_not(tmp_path, forged_zones):
         *(("num_zones", count) for count in (0, 30, 32, 2**32, 2**64 - 1)),
         *(("num_runs", count) for count in (0, 1, 3, 2**32 - 1, 2**59, 2**64 - 1)),
         *(("number_of_items", items) for items in (0, -1, 9, 2**62)),
+        *(("probability", value) for value in (0.0, 1.0, -0.5, math.nan)),
+        *((name, 2**62) for name in ("num_entries", "num_postings", "num_pairs")),
     ],
 )
 def test_a_forged_head_is_refused(tmp_path, name, value):

@@ -137,10 +137,10 @@ def tail_bytes(trailer: bytes, num_bytes: int) -> int:
     """Return the bytes of the tail. Raise `ValueError` if a file of this size cannot have it."""
     if len(trailer) != TRAILER.size:
         raise ValueError("it is too short")
-    size, _, version, _, magic = TRAILER.unpack(trailer)
+    size, _, version, zero, magic = TRAILER.unpack(trailer)
     if magic != MAGIC:
         raise ValueError("it does not end with the magic bytes")
-    if version != VERSION:
+    if version != VERSION or zero:
         raise ValueError(f"it has format {version}, but only {VERSION} is known")
     largest = min(num_bytes - TRAILER.size - len(MAGIC), _MAX_TAIL_BYTES)
     if not _HEAD.size <= size <= largest:
@@ -166,6 +166,15 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         or shape.hash_bits > 64
     ):
         raise ValueError("its blocks have an impossible shape")
+    if not 0 < head.probability < 1:
+        raise ValueError(f"it claims a probability of {head.probability}")
+    # An entry takes a bit at least, and a zone of a posting a byte of the heap.
+    if (
+        head.num_entries > 8 * num_bytes
+        or head.num_postings > head.num_entries
+        or head.num_pairs > head.num_entries + head.heap_bytes
+    ):
+        raise ValueError(f"it claims {head.num_pairs:,} pairs")
     if head.slot_bytes % 8 or head.slot_bytes < MIN_SLOT_BYTES or head.heap_bytes % 8:
         raise ValueError("its slots or its heap have an impossible size")
     if head.null_offset + head.null_bytes + len(tail) + TRAILER.size != num_bytes:
