@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import math
 import os
 import shutil
@@ -11,6 +12,7 @@ import struct
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import xxhash
@@ -21,6 +23,7 @@ import zonebloom as zb
 from zonebloom.catalog.version_log import decode_document, encode_document
 from zonebloom.catalog.versions import decode_listing
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning, ZoneBloomError
+from zonebloom.index.hash.table import HashTable
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.parquet.page_map import PageMap
@@ -224,6 +227,13 @@ def test_no_field_of_a_document_stops_a_query_or_loses_a_row(tmp_path):
         for query, rows in zip(QUERIES, want, strict=True):
             with contextlib.suppress(ZoneBloomError):
                 assert query(zb.dataset(tmp_path)) == rows, change
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_file_that_was_never_opened_is_forgotten_without_an_error(tmp_path):
+    with pytest.raises(CorruptIndex):
+        HashTable(pafs.LocalFileSystem(), str(tmp_path / "missing"))
+    gc.collect()
 
 
 def test_many_hash_files_are_not_open_at_once(tmp_path, monkeypatch):

@@ -192,6 +192,8 @@ class ReopenedFile:
         self._reference: weakref.ref[ReopenedFile] = weakref.ref(
             self, lambda reference: _recently_used.pop(reference, None)
         )
+        # A reference keeps its hash, and can have none after the file is gone.
+        hash(self._reference)
 
     def get(self) -> RandomAccessFile:
         """Return the open file. Raise OSError or ValueError if it cannot be opened."""
@@ -209,6 +211,7 @@ class ReopenedFile:
         return file
 
     def close(self) -> None:
+        """Forget the open file. It closes when no thread reads it, and `get` opens it again."""
         self._file = None
 
 
