@@ -107,10 +107,10 @@ class History:
             pq.write_table(table[:half], log / f"{stem}.{1:010d}.{3:010d}.parquet")
             return
         (log / "_sidecars").mkdir(exist_ok=True)
-        sidecar = log / "_sidecars" / f"{uuid.uuid4()}.parquet"
+        sidecar = log / "_sidecars" / f"{uuid.uuid4()} a.parquet"
         pq.write_table(table.filter(pc.field("add").is_valid()).select(["add", "remove"]), sidecar)
         size = sidecar.stat().st_size
-        reference = {"path": sidecar.name, "sizeInBytes": size, "modificationTime": 1}
+        reference = {"path": sidecar.as_uri(), "sizeInBytes": size, "modificationTime": 1}
         name = f"{stem}.{uuid.uuid4()}.{kind[3:]}"
         if kind == "v2 json":
             actions = [

@@ -1,6 +1,6 @@
 """Find the deletion vectors of a Delta table in its log, because deltalake does not name them.
 
-The newest action that adds a file says its vector. Which files the table has, deltalake says.
+The newest add action of a file names its vector. deltalake says which files the table has.
 
 Source: PROTOCOL.md, "Delta Table Specification", "Add File and Remove File", "Checkpoints",
 "Sidecar File Information" and "Deletion Vectors".
@@ -11,16 +11,18 @@ from __future__ import annotations
 import base64
 import io
 import json
+import posixpath
 import re
 import string
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
-from zonebloom.base.threads import REMOTE_THREADS, thread_pool
+from zonebloom.base.threads import REMOTE_THREADS, map_in_order, thread_pool
 from zonebloom.errors import SourceError
 from zonebloom.sources.deletion_vectors import FRAME_SIZE, DeletionVector
 from zonebloom.storage.files import FILE_ERRORS
@@ -34,6 +36,8 @@ _Z85 = string.digits + string.ascii_letters + ".-:+=^!/*?&<>()[]{}@%$#"
 _B85 = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
 _TO_B85 = str.maketrans(_Z85, _B85)
 _UUID_DIGITS = 20
+# The added files with their vectors, and the sidecars, in a file of the log.
+_Actions: TypeAlias = tuple[list[tuple[str, Mapping[str, Any] | None]], list[str]]
 
 
 def read_deletion_vectors(
@@ -50,8 +54,8 @@ def read_deletion_vectors(
     """
     try:
         added = {
-            path_of(add["path"]): add.get("deletionVector")
-            for add in _added_files(filesystem, f"{root}/_delta_log", version)
+            path_of(added_path): vector
+            for added_path, vector in _added_files(filesystem, f"{root}/_delta_log", version)
         }
         vectors: dict[str, DeletionVector | None] = {}
         for path in paths:
@@ -61,7 +65,7 @@ def read_deletion_vectors(
             if vector is not None:
                 vectors[path] = _deletion_vector(filesystem, root, path, vector, path_of)
         return vectors
-    except (*FILE_ERRORS, AttributeError, LookupError, TypeError) as error:
+    except (*FILE_ERRORS, AttributeError, LookupError, RecursionError, TypeError) as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(
@@ -72,28 +76,24 @@ def read_deletion_vectors(
 
 def _added_files(
     filesystem: pafs.FileSystem, log: str, version: int
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the actions that add files, from the newest checkpoint up to a version."""
+) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+    """Yield the files that are added up to a version, and their vectors. The last one counts."""
     names = {info.base_name for info in filesystem.get_file_info(pafs.FileSelector(log))}
     first, checkpoint = _newest_checkpoint(names, version)
     commits = [f"{number:020d}.json" for number in range(first, version + 1)]
 
-    def read(name: str) -> list[dict[str, Any]]:
+    def read(name: str) -> _Actions:
         with filesystem.open_input_file(f"{log}/{name}") as file:
             content = file.read()
         return _actions_in_json(content) if name.endswith(".json") else _actions_in_parquet(content)
 
-    def added(actions: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        return (action["add"] for action in actions if action.get("add"))
-
     with thread_pool(REMOTE_THREADS) as pool:
-        for actions in pool.map(read, checkpoint):
-            yield from added(actions)
-            sidecars = [action["sidecar"]["path"] for action in actions if action.get("sidecar")]
-            for more in pool.map(read, [f"_sidecars/{sidecar}" for sidecar in sidecars]):
-                yield from added(more)
-        for actions in pool.map(read, commits):
-            yield from added(actions)
+        for added, sidecars in map_in_order(pool, read, checkpoint, REMOTE_THREADS):
+            yield from added
+            for more, _ in map_in_order(pool, read, sidecars, REMOTE_THREADS):
+                yield from more
+        for added, _ in map_in_order(pool, read, commits, REMOTE_THREADS):
+            yield from added
 
 
 def _newest_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:
@@ -115,15 +115,28 @@ def _newest_checkpoint(names: set[str], version: int) -> tuple[int, list[str]]:
     return newest[0] + 1, complete[newest]
 
 
-def _actions_in_json(content: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in content.splitlines() if line.strip()]
+def _actions_in_json(content: bytes) -> _Actions:
+    return _actions(json.loads(line) for line in content.splitlines() if line.strip())
 
 
-def _actions_in_parquet(content: bytes) -> list[dict[str, Any]]:
+def _actions_in_parquet(content: bytes) -> _Actions:
     import pyarrow.parquet as pq
 
     columns = ["add.path", "add.deletionVector", "sidecar.path"]
-    return pq.ParquetFile(io.BytesIO(content)).read(columns=columns).to_pylist()
+    return _actions(pq.ParquetFile(io.BytesIO(content)).read(columns=columns).to_pylist())
+
+
+def _actions(rows: Iterable[Mapping[str, Any]]) -> _Actions:
+    # The statistics of a file may be long, and are not kept.
+    added: list[tuple[str, Mapping[str, Any] | None]] = []
+    sidecars: list[str] = []
+    for row in rows:
+        if row.get("add"):
+            added.append((row["add"]["path"], row["add"].get("deletionVector")))
+        if row.get("sidecar"):
+            # All sidecars lie in one folder, so only the name counts. It is encoded as in a URI.
+            sidecars.append(f"_sidecars/{posixpath.basename(unquote(row['sidecar']['path']))}")
+    return added, sidecars
 
 
 def _deletion_vector(
