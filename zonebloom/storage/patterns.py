@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -63,12 +64,13 @@ def fixed_folder(pattern: str) -> str:
 def matching_files(filesystem: pafs.FileSystem, pattern: str) -> list[str]:
     """Return the files that match a pattern, sorted. No wildcard matches an index folder.
 
-    Only folders that match are listed, and everything below them from ``**`` on.
+    Only folders that match are listed.
     """
     folder = fixed_folder(pattern)
+    parts = [part for part in pattern[len(folder) :].split("/") if part]
     advice = f"make the folder readable, or name the files that match {pattern}"
     with file_errors(folder, advice, "list"):
-        return sorted(set(_matching(filesystem, folder, _parts_below(pattern, folder))))
+        return sorted(set(_matching(filesystem, folder, parts)))
 
 
 def _matching(filesystem: pafs.FileSystem, folder: str, parts: Sequence[str]) -> Iterator[str]:
@@ -80,36 +82,28 @@ def _matching(filesystem: pafs.FileSystem, folder: str, parts: Sequence[str]) ->
         elif filesystem.get_file_info(path).type == pafs.FileType.File:
             yield path
         return
-    is_deep = part == "**"
-    try:
-        infos = filesystem.get_file_info(
-            pafs.FileSelector(folder, allow_not_found=True, recursive=is_deep)
-        )
-    except NotADirectoryError:
-        return
-    for info in infos:
-        names = _parts_below(info.path, folder)
-        if is_deep or not rest:
-            if info.type == pafs.FileType.File and _matches(names, parts):
-                yield info.path
-        elif info.type == pafs.FileType.Directory and _matches(names, [part]):
+    if part == "**":
+        # It also stands for no folder.
+        yield from _matching(filesystem, folder, rest or ["*"])
+        rest = parts
+    for info in _list_folder(filesystem, folder):
+        name = info.base_name
+        if _is_hidden(name, part) or not fnmatchcase(name, part):
+            continue
+        if not rest and info.type == pafs.FileType.File:
+            yield info.path
+        elif rest and info.type == pafs.FileType.Directory:
             yield from _matching(filesystem, info.path, rest)
 
 
-def _parts_below(path: str, folder: str) -> list[str]:
-    return [part for part in path[len(folder) :].split("/") if part]
-
-
-def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
-    if not names or not parts:
-        return not names and not parts
-    name, part = names[0], parts[0]
-    if part == "**":
-        is_match = _matches(names, parts[1:] or ["*"])
-        return is_match or (not _is_hidden(name, part) and _matches(names[1:], parts))
-    if is_pattern(part) and (_is_hidden(name, part) or not fnmatchcase(name, part)):
-        return False
-    return (is_pattern(part) or name == part) and _matches(names[1:], parts[1:])
+def _list_folder(filesystem: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:
+    try:
+        return filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+    except OSError as error:
+        # A link to a folder above leads round and round.
+        if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
+            return []
+        raise
 
 
 def _is_hidden(name: str, pattern: str) -> bool:
