@@ -414,7 +414,7 @@ def test_equal_rows_and_keys_share_a_code(chunks, keys, kinds):
         for columns in (stored, key_arrays)
     )
     numbers = RowNumbers(key_arrays)
-    codes, of_keys = numbers.of_rows(stored), numbers.of_keys
+    codes, of_keys = numbers.of_rows(stored), numbers.key_numbers
     assert [code >= 0 for code in codes] == [row in held for row in rows]
     for key, code in zip(held, of_keys, strict=True):
         assert [other == code for other in codes] == [row == key for row in rows]

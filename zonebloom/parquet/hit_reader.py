@@ -35,8 +35,8 @@ _MAX_BYTES = 1 << 21
 # The most values of the pages that are searched, the most rows whose values are taken, and the most
 # columns.
 _MAX_VALUES, _MAX_ROWS, _MAX_COLUMNS = 1 << 18, 1 << 10, 1 << 10
-# Pages of more rows are left to `leaf_reader`, which caches them. So are large pages if more keys
-# than this are searched: a lookup of few keys rarely meets a page again.
+# Pages of more rows are left to `leaf_reader`, which caches them. So are the other pages that it
+# caches if more keys than this are searched: a lookup of few keys rarely meets a page again.
 _MAX_PAGE_ROWS, _MAX_KEYS_IN_LARGE_PAGES = 8 << 10, 16
 # A search that takes longer than this has probably read from the disk.
 _DISK_SECONDS = 500e-6

@@ -85,8 +85,15 @@ class KeyNumbers:
 class RowNumbers:
     """Finds for each row the number of the key that it holds, in one column or several.
 
-    Equal keys have the same number. ``keys`` has one array of keys per column, as `KeyNumbers`
-    takes them.
+    Parameters
+    ----------
+    keys : sequence of pyarrow.Array
+        The keys' values in each column, as `KeyNumbers` takes them.
+
+    Attributes
+    ----------
+    key_numbers : int64 array
+        The number of each key. Equal keys have the same number.
     """
 
     def __init__(self, keys: Sequence[pa.Array]):
@@ -100,7 +107,7 @@ class RowNumbers:
             pairs = KeyNumbers(from_numpy(numbers * size + column_numbers))
             self._others.append((column, size, pairs))
             numbers = pairs.of_keys()
-        self.of_keys = numbers
+        self.key_numbers = numbers
 
     def of_rows(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
         """Return the number of the key that each row holds, int32; negative if it holds none."""

@@ -92,26 +92,26 @@ class KeyLocations:
     present : tuple of PresentFragment
     places : int64 array, one item per row
         The position of its file in ``present``, shifted left by `OFFSET_BITS`, plus its row number.
-    codes : int32 array, one item per row
-        A code that is the same for rows of equal keys, negative if the row holds no key.
-    keys : int64 array, one item per key
-        The code of the key. It is -1 or the code of no row if no row holds the key.
+    numbers : int32 array, one item per row
+        The number of the key that the row holds, negative if it holds none.
+    key_numbers : int64 array, one item per key
+        The number of the key, which equal keys share. It is -1 if no row can hold the key.
     """
 
     present: Sequence[PresentFragment]
     places: np.ndarray
-    codes: np.ndarray
-    keys: np.ndarray
+    numbers: np.ndarray
+    key_numbers: np.ndarray
 
     def by_key(self) -> pa.Table:
         """Return a table with each row of each key, and a row of nulls for a key without rows."""
-        from zonebloom.scan.number_kernels import count_rows, rows_by_code, rows_by_key
+        from zonebloom.scan.number_kernels import count_rows, group_rows, rows_by_key
 
-        max_code = max(self.codes.max(initial=-1), self.keys.max(initial=-1))
-        ends = np.zeros(int(max_code) + 2, dtype=np.int64)
+        max_number = max(self.numbers.max(initial=-1), self.key_numbers.max(initial=-1))
+        ends = np.zeros(int(max_number) + 2, dtype=np.int64)
         places = allocate_array(self.places.size, np.int64)
-        rows_by_code(self.codes, self.places, ends, places)
-        count = count_rows(self.keys, ends)
+        group_rows(self.numbers, self.places, ends, places)
+        count = count_rows(self.key_numbers, ends)
         key_index, row_numbers = allocate_array(count, np.int64), allocate_array(count, np.int64)
         file_numbers, fragment_ids = (
             allocate_array(count, np.int32),
@@ -121,7 +121,13 @@ class KeyLocations:
         ids, paths = self._ids_and_paths()
         grouped_rows = ends, places, to_numpy(ids)
         rows_by_key(
-            self.keys, *grouped_rows, key_index, file_numbers, fragment_ids, row_numbers, has_row
+            self.key_numbers,
+            *grouped_rows,
+            key_index,
+            file_numbers,
+            fragment_ids,
+            row_numbers,
+            has_row,
         )
         file_paths = pa.DictionaryArray.from_arrays(from_numpy(file_numbers, has_row), paths)
         columns = from_numpy(fragment_ids, has_row), file_paths, from_numpy(row_numbers, has_row)
@@ -129,10 +135,10 @@ class KeyLocations:
 
     def by_file(self) -> pa.Table:
         """Return a table of the files that hold keys, with their numbers of keys and of rows."""
-        has_key = self.codes >= 0
-        files, codes = self.places[has_key] >> OFFSET_BITS, self.codes[has_key]
-        size = int(codes.max(initial=0)) + 1
-        pairs = distinct_numbers(files * size + codes)
+        has_key = self.numbers >= 0
+        files, numbers = self.places[has_key] >> OFFSET_BITS, self.numbers[has_key]
+        size = int(numbers.max(initial=0)) + 1
+        pairs = distinct_numbers(files * size + numbers)
         num_keys = np.bincount(pairs // size, minlength=len(self.present))
         num_rows = np.bincount(files, minlength=len(self.present))
         ids, paths = self._ids_and_paths()
@@ -208,13 +214,13 @@ def locate_keys(
             opened, keys, keys_by_column, constant_columns, key_search, pool
         )
     places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in found)]
-    codes = np.concatenate([np.empty(0, np.int32), *(numbers for _, _, numbers in found)])
-    key_codes = keys.numbers.result().of_keys
+    numbers = np.concatenate([np.empty(0, np.int32), *(part for _, _, part in found)])
+    key_numbers = keys.numbers.result().key_numbers
     if positions.size < count:
         all_keys = np.full(count, -1)
-        all_keys[positions] = key_codes
-        key_codes = all_keys
-    return KeyLocations(present, np.concatenate(places), codes, key_codes)
+        all_keys[positions] = key_numbers
+        key_numbers = all_keys
+    return KeyLocations(present, np.concatenate(places), numbers, key_numbers)
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,14 @@ from zonebloom.scan.key_values import (
     normalized_values,
 )
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
+from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_fragments
 from zonebloom.scan.recheck import gather
 from zonebloom.sources.column_batches import Column
 from zonebloom.values.normal_types import normalized_type
 
-# Rows per key in a batch. Keys are looked up in each batch, so many keys need large batches.
-_ROWS_PER_KEY = 4
 _NO_ROWS = np.empty(0, dtype=np.int64)
-# The value number of a row that holds none of the keys.
+# The key number of a row that holds none of the keys.
 _NO_KEY = array_of([-2], pa.int32())[0]
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
@@ -55,15 +53,10 @@ def lookup_keys(
         schema = pa.schema([schema.field(name) for name in names_to_read])
     batches: Iterable[pa.RecordBatch] = ()
     if fragments:
-        # PyArrow builds a hash set of the keys for each batch, so use large batches for many keys.
-        max_rows = max(DEFAULT_BATCH_ROWS, _ROWS_PER_KEY * column_keys.num_values)
-        batch_size = min(max_rows, MAX_BATCH_ROWS)
         request = Request(
             names_to_read,
             column_keys,
-            None,
-            batch_size,
-            search.narrow_predicate,
+            predicate=search.narrow_predicate,
             is_predicate_exact=True,
         )
         batches = Execution(opened.source, request).batches(fragments)

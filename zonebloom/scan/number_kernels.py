@@ -1,4 +1,4 @@
-"""Kernels that group rows by the codes of their keys."""
+"""Kernels that group rows by the numbers of their keys."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 
 @kernel(void(readonly(int32), readonly(int64), int64[::1], int64[::1]))
-def rows_by_code(codes, places, ends, out):
-    """Write the places of rows to ``out``, grouped by code, without rows of negative codes.
+def group_rows(numbers, places, ends, out):
+    """Write the places of rows to ``out``, grouped by key number, without rows of negative numbers.
 
-    The order within a code is kept. ``ends`` must be zeros, with one item more than there are
-    codes. It receives the end of each code's rows in ``out``.
+    The order within a number is kept. ``ends`` must be zeros, with one item more than there are
+    numbers. It receives the end of each number's rows in ``out``.
     """
-    for i in range(codes.shape[0]):
-        if codes[i] >= 0:
-            ends[codes[i] + 1] += 1
-    for code in range(1, ends.shape[0]):
-        ends[code] += ends[code - 1]
-    # Each item of ``ends`` is now where the code's rows start. The loop moves it to their end.
-    for i in range(codes.shape[0]):
-        if codes[i] >= 0:
-            out[ends[codes[i]]] = places[i]
-            ends[codes[i]] += 1
+    for i in range(numbers.shape[0]):
+        if numbers[i] >= 0:
+            ends[numbers[i] + 1] += 1
+    for number in range(1, ends.shape[0]):
+        ends[number] += ends[number - 1]
+    # Each item of ``ends`` is now where the number's rows start. The loop moves it to their end.
+    for i in range(numbers.shape[0]):
+        if numbers[i] >= 0:
+            out[ends[numbers[i]]] = places[i]
+            ends[numbers[i]] += 1
 
 
 @inlined
-def _bounds(code, ends):
-    if code < 0:
+def _bounds(number, ends):
+    if number < 0:
         return 0, 0
-    return (ends[code - 1] if code else 0), ends[code]
+    return (ends[number - 1] if number else 0), ends[number]
 
 
 @kernel(int64(readonly(int64), readonly(int64)))
-def count_rows(codes, ends):
-    """Return the total number of rows of the codes, counting one for each code without rows."""
+def count_rows(numbers, ends):
+    """Return the number of rows of all keys, counting one for each key without rows."""
     count = 0
-    for i in range(codes.shape[0]):
-        first, end = _bounds(codes[i], ends)
+    for i in range(numbers.shape[0]):
+        first, end = _bounds(numbers[i], ends)
         count += max(end - first, 1)
     return count
 
@@ -57,14 +57,14 @@ def count_rows(codes, ends):
         boolean[::1],
     )
 )
-def rows_by_key(codes, ends, places, ids, key_out, files_out, ids_out, rows_out, is_held):
-    """Write the rows of each code, as `rows_by_code` grouped them: file, fragment id, row number.
+def rows_by_key(numbers, ends, places, ids, key_out, files_out, ids_out, rows_out, is_held):
+    """Write the rows of each key, as `group_rows` grouped them: file, fragment id, row number.
 
-    A code without rows gets one row with ``is_held`` false.
+    A key without rows gets one row with ``is_held`` false.
     """
     row = 0
-    for i in range(codes.shape[0]):
-        first, end = _bounds(codes[i], ends)
+    for i in range(numbers.shape[0]):
+        first, end = _bounds(numbers[i], ends)
         if first == end:
             key_out[row], files_out[row], ids_out[row], rows_out[row] = i, 0, 0, 0
             is_held[row] = False

@@ -43,7 +43,7 @@ Projection: TypeAlias = "list[str] | dict[str, pc.Expression] | None"
 # With more runs of consecutive rows than this, a gather is faster than slices.
 _MAX_COPIED_RUNS = 32
 _MAX_TEXT = 200
-# A filter of more keys has a hash table of them, which PyArrow would build for each batch.
+# Lookups of more keys have a hash table of them, which PyArrow would build for each batch.
 _MAX_LISTED_VALUES = 1 << 12
 
 

@@ -1,7 +1,8 @@
 """Merge tables of a hash index in the order of their hashes.
 
-The tables are read twice: to measure their pairs, and to encode them. So a merge holds only the
-pairs of a few parts in memory, and writes no temporary file.
+The tables are read twice: to measure their pairs, and to encode them. If the heap of the file does
+not fit in memory, they are read once more for it. So a merge holds only the pairs of a few parts in
+memory, and writes no temporary file.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class _PartReader:
         self._bits = bits
         self._part_bits = part_bits
         self._first_zone = first_zone
-        # The slot that was read last, and its pairs. A small slot has the pairs of many parts.
+        # The slot that was read last, and its pairs. With fewer slots than parts, a slot has the
+        # pairs of several parts.
         self._last = -1, np.empty(0, np.uint64)
 
     def part(self, number: int) -> np.ndarray:

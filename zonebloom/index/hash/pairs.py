@@ -36,7 +36,7 @@ class PairBits(NamedTuple):
     zone_bits: int
 
 
-# Sampled pairs keep all bits.
+# Sampled pairs keep 32 of the 40 bits of their hashes, which is enough for an estimate.
 _SAMPLE_BITS = PairBits(32, 32)
 _NO_PAIRS = np.empty(0, dtype=np.uint64)
 

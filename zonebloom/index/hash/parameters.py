@@ -12,8 +12,8 @@ from zonebloom.sbbf.sizing import validate_target
 
 DEFAULT_ZONE_ROWS = 1024
 DEFAULT_PROBABILITY = 0.004
-# All builds of a process together hold about this many pairs of a hash and a zone in memory, each
-# in 8 bytes.
+# All tasks of a build in a process together hold about this many pairs of a hash and a zone in
+# memory, each in 8 bytes.
 MAX_BUFFERED_PAIRS = 1 << 26
 # An entry must fit into one unaligned load of eight bytes.
 MAX_ENTRY_BITS = 56

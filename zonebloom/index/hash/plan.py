@@ -62,8 +62,8 @@ class SortedPairs:
     ) -> SortedPairs:
         """Return pairs after measuring them.
 
-        ``measured_part`` returns each part once. Afterwards ``part`` returns the same parts. Both
-        are called by several threads.
+        ``measured_part`` may sort a part in place, so it is called once for each. Afterwards
+        ``part`` returns the same parts. Both are called by several threads.
         """
         # Expected remainder bits, if there is about one bucket per entry.
         remainder_bits = max(1, bits.hash_bits - estimated_pairs.bit_length())
@@ -99,8 +99,8 @@ class Plan:
     Attributes
     ----------
     shape : BlockShape
-    needs : int64 array, shape (blocks, 4)
-        Words, entries, postings and bytes of postings of each block.
+    needs : int64 array, shape (blocks, 3)
+        Words, entries and postings of each block.
     slot_bytes : int
     heap_bytes : int64 array
         The bytes that each block has in the heap.
@@ -125,7 +125,7 @@ class Plan:
         words += -(-(entries * shape.entry_bits) // 64)
         slot_bytes = choose_slot_bytes(8 * words)
         heap_bytes = posting_bytes + np.where(8 * words > slot_bytes, 8 * words, 0)
-        return cls(shape, np.column_stack([words, sums]), slot_bytes, heap_bytes)
+        return cls(shape, np.column_stack([words, entries, postings]), slot_bytes, heap_bytes)
 
 
 def choose_slot_bytes(block_bytes: np.ndarray) -> int:

@@ -50,7 +50,7 @@ def write_file(
             pairs.entry_bits,
             np.array(shape, dtype=np.int64),
             first_block,
-            np.ascontiguousarray(plan.needs[blocks, :3]),
+            plan.needs[blocks],
             slot_offset(first_block, slot_bytes),
             np.uint64(salt),
             int(heap_starts[first_block]),
