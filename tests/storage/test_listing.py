@@ -95,3 +95,16 @@ def test_folders_that_no_part_matches_are_not_listed():
         (root / "other").chmod(0)
         with unreadable(root / "day=1" / "closed"):
             assert matching_files(LOCAL, f"{root}/day=*/c.parquet") == [f"{root}/day=1/c.parquet"]
+
+
+def test_hidden_folders_and_links_to_a_folder_above_do_not_fail():
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for folder in ("a", ".trash"):
+            (root / folder).mkdir()
+        (root / "a" / "b.parquet").write_bytes(b"")
+        (root / "a" / "up").symlink_to(root / "a")
+        pattern = f"{root}/**/*.parquet"
+        with unreadable(root / ".trash"):
+            assert matching_files(LOCAL, pattern) == sorted(glob.glob(pattern, recursive=True))
