@@ -10,7 +10,8 @@ from sqlglot.parser import Parser
 from sqlglot.tokens import Tokenizer
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import expression_from_predicate
+from zonebloom.predicates import translate_filter
+from zonebloom.predicates.duckdb_engine import DuckDBFilter
 from zonebloom.predicates.sql import predicate_from_sql
 
 CONDITIONS = [
@@ -37,7 +38,10 @@ def keywords() -> list[str]:
 
 
 def expression_of(text: str, schema: pa.Schema) -> str:
-    return str(expression_from_predicate(predicate_from_sql(text, schema), schema))
+    row_filter, predicate = translate_filter(text, schema)
+    if isinstance(row_filter, DuckDBFilter):
+        return f"{row_filter.plain} {row_filter.terms} {predicate}".replace('"', "").lower()
+    return str(row_filter)
 
 
 def test_a_keyword_that_is_a_column_needs_no_quotes(caplog):

@@ -13,8 +13,7 @@ from sqlglot.parser import Parser
 from sqlglot.tokens import Tokenizer, TokenType
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import ast, sql, sql_comparisons
-from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
+from zonebloom.predicates import ast, sql
 from zonebloom.predicates.sql_tree import SqlTranslator
 
 TYPES = {
@@ -77,10 +76,10 @@ def conditions(draw):
     return f"{a}{name}{b}{draw(st.sampled_from(['IN', 'in', 'In', ' IN']))}{c}({items}){d}"
 
 
-def by_sqlglot(text):
-    return ast.flatten(
-        SqlExpressionTranslator(text, SCHEMA).translate_condition(sql.parse_sql(text, SCHEMA.names))
-    )
+def by_sqlglot(text, schema=SCHEMA):
+    with pytest.MonkeyPatch.context() as patch:
+        replace_function(patch, sql, "_translate_simple", lambda *_: None)
+        return sql.predicate_from_sql(text, schema)
 
 
 CONJUNCTIONS = st.sampled_from(["AND", " AND ", " and ", " And  ", "\tAND ", " AND AND ", " OR "])
@@ -179,11 +178,11 @@ def test_conjunctions_are_parsed_without_sqlglot(monkeypatch):
 )
 def test_plain_lists_equal_the_general_translation(column, literals):
     text = f'"{column}" IN ({", ".join(literals)})'
-    translator = SqlExpressionTranslator(text, SCHEMA)
-    node = sql.parse_sql(text)
-    plain = sql_comparisons.plain_set(
+    translator = sql.DuckDBTranslator(text, SCHEMA)
+    node = translator.checked(sql.parse_sql(text))
+    plain = sql.plain_set(
         translator.translate_operand(node.this),
-        list(map(sql_comparisons.plain_value, node.expressions)),
+        list(map(sql.plain_value, node.expressions)),
     )
     if plain is not None:
         assert plain == SqlTranslator._translate_in(translator, node)
@@ -195,10 +194,8 @@ def test_long_lists_are_read_as_plain_lists(column):
     for items in (literals, [*literals, "-1"]):
         text = f"{column} IN ({', '.join(items)})"
         node = sql.parse_sql(text)
-        operand = SqlExpressionTranslator(text, SCHEMA).translate_operand(node.this)
-        plain = sql_comparisons.plain_set(
-            operand, list(map(sql_comparisons.plain_value, node.expressions))
-        )
+        operand = sql.DuckDBTranslator(text, SCHEMA).translate_operand(node.this)
+        plain = sql.plain_set(operand, list(map(sql.plain_value, node.expressions)))
         # No value of the unsigned column is -1, so files of other types have to be looked at.
         assert (plain is None) is (column != "i" and items[-1] == "-1")
 
@@ -218,9 +215,8 @@ def test_sql_keywords_are_parsed_as_sqlglot_does():
     for word in sorted(words()):
         schema = pa.schema({word.lower(): pa.int64(), "x": pa.int64()})
         for text in (f"{word} = 1", f"{word.lower()}=-5", f"{word} IN (7, -2)", f"{word} = 'a'"):
-            translator = SqlExpressionTranslator(text, schema)
             try:
-                expected = translator.translate_condition(sql.parse_sql(text, schema.names))
+                expected = by_sqlglot(text, schema)
             except FilterError as error:
                 with pytest.raises(FilterError, match=re.escape(str(error))):
                     sql.predicate_from_sql(text, schema)

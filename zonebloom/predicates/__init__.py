@@ -38,19 +38,17 @@ from zonebloom.predicates.ast import (
     Unknown,
     depth,
     flatten,
-    limit_depth,
     probed_columns,
     shorten,
     unknowns,
 )
+from zonebloom.predicates.duckdb_engine import DuckDBFilter
 from zonebloom.predicates.expression import (
     ORDER_OPERATORS,
     expression_from_predicate,
     join_balanced,
 )
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
-from zonebloom.predicates.sql_row_filter import SqlRowFilter
-from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import comparable_type
 
@@ -115,7 +113,7 @@ def is_same_filter(a: RowFilter | None, b: RowFilter | None) -> bool:
     if isinstance(a, pc.Expression) and isinstance(b, pc.Expression):
         expression: Any = a
         return expression.equals(b)
-    if isinstance(a, SqlRowFilter) and isinstance(b, SqlRowFilter):
+    if isinstance(a, DuckDBFilter) and isinstance(b, DuckDBFilter):
         return a.is_same(b)
     return a is b
 
@@ -187,7 +185,7 @@ def join_filters(
         return translations[0]
     row_filters = [row_filter for row_filter, _ in translations if row_filter is not None]
     for row_filter in row_filters:
-        if not isinstance(row_filter, pc.Expression | SqlRowFilter):
+        if not isinstance(row_filter, pc.Expression | DuckDBFilter):
             raise InvalidArgument(
                 "a Polars expression cannot be combined with another filter of the dataset; give "
                 "it as SQL or as a pyarrow expression"
@@ -219,14 +217,7 @@ def _translate_sql(filter: _SqlFilter) -> tuple[RowFilter, Predicate]:
     # Lookups by key need no SQL.
     from zonebloom.predicates.sql import translate_sql
 
-    predicate, reads_clock, derived_columns, unfitting_columns = translate_sql(
-        filter.text, filter.schema
-    )
-    row_filter: RowFilter = _expression_or_error(predicate, filter.schema)
-    if derived_columns:
-        row_filter = SqlRowFilter(row_filter, derived_columns)
-        row_filter.check(filter.schema)
-    predicate = with_type_requirement(limit_depth(predicate), unfitting_columns)
+    row_filter, predicate, reads_clock = translate_sql(filter.text, filter.schema)
     if reads_clock:
         raise _Outdated(row_filter, predicate)
     return row_filter, predicate

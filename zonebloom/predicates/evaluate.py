@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates.arrow_form import columns_cast_to_integers
+from zonebloom.predicates.arrow_form import (
+    columns_cast_to_integers,
+    expression_text,
+    referenced_columns,
+)
+from zonebloom.predicates.ast import shorten
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import without_views
 
@@ -29,6 +36,38 @@ def evaluate(
     projected = acero.Declaration("project", options)
     # Use one thread, which keeps the order of the rows and is fastest for few rows.
     return acero.Declaration.from_sequence([source, projected]).to_table(use_threads=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpressionFilter:
+    """An expression that is evaluated on rows only, and never on statistics of row groups."""
+
+    expression: pc.Expression
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """The top-level columns that the filter reads, or None if they are not known."""
+        return referenced_columns(self.expression)
+
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        """Return the numbers of the rows that match, int64 and ascending."""
+        return rows_where_true(table, self.expression)
+
+    def __str__(self) -> str:
+        return expression_text(self.expression)
+
+
+def rows_where_true(table: pa.Table, expression: pc.Expression) -> np.ndarray:
+    """Return the numbers of the rows for which a condition is true, ascending."""
+    try:
+        mask = evaluate(table, [expression], ["mask"]).column(0)
+    except pa.ArrowException as error:
+        # A filter that always fails was refused before the scan, so a value of some row caused
+        # this.
+        text = shorten(expression_text(expression))
+        raise row_value_error(text, expression, table.schema, error) from None
+    # A null condition does not match.
+    return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
 
 
 def row_value_error(

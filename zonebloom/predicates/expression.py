@@ -87,12 +87,17 @@ def build_expression(predicate: ast.Predicate, resolve: PathResolver, exact: boo
 
 
 def join_conditions(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
-    if len(terms) > _MAX_CHAIN_TERMS:
+    require_short_chain(len(terms))
+    return join_balanced(terms, is_or)
+
+
+def require_short_chain(num_terms: int) -> None:
+    """Raise `FilterError` if a chain of AND or OR has too many terms."""
+    if num_terms > _MAX_CHAIN_TERMS:
         raise FilterError(
             f"the filter joins more than {_MAX_CHAIN_TERMS:,} conditions that are not equalities "
             f"of one column; {SHORTEN_ADVICE}"
         )
-    return join_balanced(terms, is_or)
 
 
 def join_balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:

@@ -147,6 +147,7 @@ class _SparkSqlTranslator(SqlTranslator):
     """A translator for Spark SQL. Parts whose meaning is not certain become `Unknown`."""
 
     dialect = "spark"
+    default_escape = "\\"
 
     def __init__(self, comparer: SparkComparer):
         super().__init__(comparer.schema)
@@ -227,7 +228,7 @@ class _SparkSqlTranslator(SqlTranslator):
             self.fail(_SPARK_ONLY_LITERALS, "", node)
         self.require_only(node, "this", "table", "db", "catalog")
         path = self._comparer.resolve_path([part.this for part in node.parts])
-        return Operand(pc.field(*path), self._comparer.column_type(path), path)
+        return Operand(self._comparer.column_type(path), path)
 
     def _translate_literal_cast(self, node: Any) -> Literal:
         """Translate a literal with a type before it, DATE '...', or a letter after it, 5L."""

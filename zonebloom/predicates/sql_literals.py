@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -21,7 +20,7 @@ import pyarrow.types as pt
 from zonebloom.base.arrays import array_of
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
-from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
+from zonebloom.values.literal import Literal, StoredValue, Unanswerable
 from zonebloom.values.normal_types import decoded_type
 from zonebloom.values.time_zones import describe_time_zone_mismatch
 from zonebloom.values.types import SECONDS_PER_DAY, family
@@ -30,7 +29,6 @@ _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _MAX_EXPONENT = 400
 # The time that Python takes for a number grows with the square of its digits.
 MAX_NUMBER_LENGTH = 2000
-_NON_FINITE_TEXTS = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
 # Patterns in ASCII, which are compiled when a literal first needs them.
 _SQL_NUMBER = r"(?a)[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?"
 _TIME_OF_DAY = r"(?a)(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}(\.\d+)?))?"
@@ -91,9 +89,7 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
                 f"a string is compared with a column of type {column}",
                 f"write the number without quotes: {example}",
             )
-    if kind == "number" and target == "float":
-        return Literal("number", _nearest_double(value), 64)
-    if kind == "number" and target in ("integer", "decimal") and isinstance(value, Fraction):
+    if kind == "number" and target in ("integer", "decimal", "float"):
         return literal
     if kind in _DATETIME_KINDS and target in _DATETIME_KINDS:
         if (kind == "instant") != (target == "instant"):
@@ -107,67 +103,25 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
     return literal
 
 
-def cast_literal(literal: Literal, type_: pa.DataType) -> Literal:
-    """Return the value of ``CAST(literal AS type)``. Only casts to float types round."""
-    kind, target = literal.kind, family(type_)
-    value: Any = literal.value
-    if kind == "null":
+def parse_typed_text(text: str, type_: pa.DataType) -> Literal:
+    """Return the value of a text before which a type stands: ``DATE '2024-01-31'``."""
+    target = family(type_)
+    if target in ("date", "timestamp", "instant"):
+        literal = parse_timestamp(text)
+        if (literal.kind == "instant") != (target == "instant") and not (
+            target == "timestamp" and literal.kind == "instant"
+        ):
+            raise _time_zone_error(type_, literal)
+        if target == "timestamp" and literal.kind == "date":
+            return Literal("timestamp", literal.value)
         return literal
-    if target == "float":
-        if kind == "text":
-            value = (
-                float(value)
-                if value.strip().lower() in _NON_FINITE_TEXTS
-                else parse_number(value).value
-            )
-        elif kind != "number":
-            raise Unanswerable(f"a {kind} cannot be cast to {type_}", "write a number")
-        rounded = round_to_float(_nearest_double(value), type_.bit_width)
-        if rounded is None:
-            raise Unanswerable(f"the number does not fit {type_}", "cast to DOUBLE")
-        # A Fraction cannot represent -0.0. This does not matter, because -0.0 equals 0.0.
-        return Literal("number", Fraction(rounded) if math.isfinite(rounded) else rounded)
-    if target == "text" and kind == "number":
-        number = literal.value
-        if isinstance(number, Fraction) and number.denominator == 1:
-            return Literal("text", str(number.numerator))
-    elif target == "integer" and kind == "text":
-        literal = parse_number(value)
-    elif target == "boolean" and kind == "text" and value.lower() in ("true", "false"):
-        return Literal("boolean", value.lower() == "true")
-    elif target in _DATETIME_KINDS and kind in ("text", *_DATETIME_KINDS):
-        datetime_literal = parse_timestamp(value) if kind == "text" else literal
-        if pt.is_timestamp(type_):
-            if target == "instant" and datetime_literal.kind != "instant":
-                raise _time_zone_error(type_, datetime_literal)
-            return Literal(
-                "instant" if datetime_literal.kind == "instant" else "timestamp",
-                datetime_literal.value,
-            )
-        if datetime_literal.kind == "instant":
-            raise _time_zone_error(type_, datetime_literal)
-        return Literal(
-            "date", datetime_literal.value // SECONDS_PER_DAY * Fraction(SECONDS_PER_DAY)
-        )
-    literal = adapt_literal(literal, type_)
-    if not to_stored(literal, type_).is_exact:
-        raise Unanswerable(
-            f"the literal is not exactly a value of {type_}", "write it without CAST"
-        )
-    return literal
+    return adapt_literal(Literal("text", text), type_)
 
 
 def _time_zone_error(column: pa.DataType, literal: Literal) -> Unanswerable:
     micros = pa.scalar(literal.value * 10**6 // 1, pa.int64())
     moment = micros.cast(pa.timestamp("us", "UTC" if literal.kind == "instant" else None))
     return Unanswerable(*describe_time_zone_mismatch(column, moment))
-
-
-def _nearest_double(value: Fraction | float) -> Fraction | float:
-    double = round_to_float(value, 64)
-    if double is None:
-        raise Unanswerable("the number does not fit a double", "write a smaller number")
-    return Fraction(double) if math.isfinite(double) else double
 
 
 def parse_uuid(text: str) -> Literal:

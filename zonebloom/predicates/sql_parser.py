@@ -58,8 +58,7 @@ def _dialect() -> Any:
                 for name, parse in PlainParser.FUNCTION_PARSERS.items()
                 if name in _FUNCTIONS_WITH_SYNTAX
             }
-            # a = b IS NULL means (a = b) IS NULL. Versions of sqlglot without this setting read
-            # a = (b IS NULL), which `SqlTranslator` refuses.
+            # a = b IS NULL means (a = b) IS NULL.
             IS_PREDICATE_PRECEDENCE: ClassVar[Any] = getattr(precedences, "LOW", None)
 
         class Generator(PlainGenerator):
@@ -71,9 +70,50 @@ def _dialect() -> Any:
     return ZoneBloom
 
 
+@functools.cache
+def _target_dialect() -> Any:
+    from sqlglot.dialects.duckdb import DuckDB
+
+    class Target(DuckDB):
+        """DuckDB's SQL, for trees of `_dialect`, which keeps the positions in tags[1]."""
+
+        INDEX_OFFSET = 0
+
+    return Target
+
+
 def sql_text(node: Any) -> str:
     """Return the SQL of a node."""
     return node.sql(dialect=_dialect(), normalize_functions=False)
+
+
+def duckdb_text(node: Any) -> str:
+    """Return the SQL of a node for DuckDB, with parentheses around each operator.
+
+    Parts with the text "duckdb" in their metadata are replaced by it. "token_pattern" is the
+    pattern of a call of ``contains_token``, which DuckDB lacks.
+    """
+    from sqlglot import exp
+
+    operators = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.AtTimeZone)
+    root = exp.Paren(this=node.copy())
+    for part in list(root.walk()):
+        if "duckdb" in part.meta:
+            part.replace(exp.Var(this=part.meta["duckdb"]))
+            continue
+        if "token_pattern" in part.meta:
+            part.set("this", "regexp_matches")
+            part.expressions[1].replace(exp.Literal.string(part.meta["token_pattern"]))
+        is_chain = isinstance(part, exp.Connector) and isinstance(part.parent, type(part))
+        is_bare = isinstance(part, exp.Paren | exp.Dot | exp.Slice)
+        is_pattern = isinstance(part.parent, exp.Escape)
+        if isinstance(part, operators) and not (is_chain or is_bare or is_pattern):
+            parentheses = exp.Paren()
+            part.replace(parentheses)
+            parentheses.set("this", part)
+    return root.sql(
+        dialect=_target_dialect(), identify=True, normalize_functions=False, comments=False
+    )
 
 
 def parse_sql(text: str, names: Collection[str] = ()) -> Any:

@@ -1,26 +1,26 @@
-"""Translate SQL conditions that sqlglot has parsed. Subclasses define each dialect's semantics."""
+"""Translate SQL conditions that sqlglot has parsed to leaves that an index can answer.
+
+`SqlTranslator` walks over the tree. A subclass for each dialect says what columns and literals are,
+and compares them: `zonebloom.predicates.sql` as DuckDB does, `zonebloom.predicates.spark` as Spark.
+A condition that has no exact leaf becomes `Unknown`.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.predicates import ast
 from zonebloom.predicates.ast import Constant, Predicate, Unknown
-from zonebloom.predicates.expression import cast_to_comparable, expression_from_predicate
 from zonebloom.predicates.text_requirements import like_tokens, require_like
 from zonebloom.values.literal import Literal, Unanswerable
 from zonebloom.values.types import family, has_nulls_outside_bitmap
 
 SQL_OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-# PyArrow creates its functions at import, so a type checker does not know them.
-_functions: Any = pc
 TEXT_REASON = "text patterns are not answered by hashes of values"
 PYARROW_ADVICE = "write that part as a pyarrow.compute expression"
 
@@ -29,6 +29,7 @@ class Entry(NamedTuple):
     """A column of lists or maps, with the key of an entry, or the field of a struct in a list."""
 
     column: ast.ColumnPath
+    type: pa.DataType
     key: pa.Scalar | None = None
     field: ast.ColumnPath = ()
 
@@ -37,24 +38,21 @@ class Entry(NamedTuple):
 class Operand:
     """A column or a computed value.
 
-    A column has a `path`. A computed value has none, and `reason` tells why no index can answer
-    conditions on it. `cast_type` is the type of numbers or times that functions take the value for,
-    if a CAST names one that keeps all values of the column. `is_big_integer` is explained at
-    `TypedValue`. `requires` is what `ast.Unknown` has, for a condition. `entry` says of which
-    column the value is an element. `elements` does so for a list of the fields of a list of
-    structs. `lower_of` is a column if the value is it in lower case.
+    A column has a `path` and a type. `cast_type` is the type that a CAST gives it, if the cast
+    keeps all values of the column. A computed value has no path, and `reason` tells why no index
+    can answer comparisons of it. `entry` says of which column it is an element, `elements` of which
+    column it is a list, and `lower_of` which column it is in lower case. `requires` is what a
+    condition requires, as in `ast.Unknown`.
     """
 
-    expression: pc.Expression
-    type: pa.DataType
+    type: pa.DataType | None = None
     path: ast.ColumnPath | None = None
     reason: str = ast.ONLY_LITERALS
     cast_type: pa.DataType | None = None
-    is_big_integer: bool = False
-    requires: Predicate | None = None
     entry: Entry | None = None
     elements: Entry | None = None
     lower_of: ast.ColumnPath | None = None
+    requires: Predicate | None = None
 
 
 SqlValue: TypeAlias = Operand | Literal
@@ -66,7 +64,9 @@ class SqlTranslator:
     Subclasses for the dialects define columns, literals, and how these are compared.
     """
 
-    dialect = ""
+    dialect: Any = ""
+    # The character that escapes in LIKE without ESCAPE, or an empty string.
+    default_escape = ""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -111,21 +111,16 @@ class SqlTranslator:
         if isinstance(value, Literal):
             if value.kind in ("boolean", "null"):
                 return Constant(value.value)
-        elif pt.is_boolean(value.type):
-            if value.path is not None:
-                return ast.Equals(value.path, pa.scalar(True))
-            return self.unknown_condition(node, value.reason, value.expression, value.requires)
+        elif value.path is None:
+            return self.unknown_condition(node, value.reason, value.requires)
+        elif value.type is not None and pt.is_boolean(value.type):
+            return ast.Equals(value.path, pa.scalar(True))
         self.fail("this is a value, not a condition", "compare it: id = 42", node)
 
     def unknown_condition(
-        self,
-        node: Any,
-        reason: str,
-        expression: pc.Expression | None = None,
-        requires: Predicate | None = None,
+        self, node: Any, reason: str, requires: Predicate | None = None
     ) -> Unknown:
-        text = ast.shorten(self.sql_text(node))
-        return Unknown(text, reason, expression=expression, requires=requires)
+        return Unknown(ast.shorten(self.sql_text(node)), reason, requires=requires)
 
     def sql_text(self, node: Any) -> str:
         """Return the SQL of a node, which names a condition in the plan of a scan."""
@@ -147,13 +142,6 @@ class SqlTranslator:
 
     def _translate_comparison_node(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
-        if _is_condition_with_is(node.expression):
-            # sqlglot reads a = (b IS NULL), but SQL means (a = b) IS NULL.
-            self.fail(
-                "IS follows a comparison without parentheses",
-                "write (a = b) IS NULL, or a = (b IS NULL)",
-                node,
-            )
         left, right = self.translate_operand(node.this), self.translate_operand(node.expression)
         return self.translate_comparison(SQL_OPERATORS[node.key], left, right, node)
 
@@ -165,30 +153,23 @@ class SqlTranslator:
 
     def null_safe_equality(self, left: SqlValue, right: SqlValue, node: Any) -> Predicate:
         """Return the predicate that two values are equal, or both are null. It is never null."""
-        if isinstance(left, Literal) and left.kind == "null":
+        if isinstance(left, Literal):
             left, right = right, left
         if isinstance(right, Literal) and right.kind == "null":
             return self._null_condition(left, node)
-        # The IS NOT NULL terms make the condition false where one side is null.
-        nulls = [
-            self._null_condition(side, node)
-            for side in (left, right)
-            if not isinstance(side, Literal)
-        ]
+        if not isinstance(right, Literal) or isinstance(left, Literal) or left.path is None:
+            return self.unknown_condition(node, ast.ONLY_LITERALS)
         equal = self.translate_comparison("=", left, right, node)
-        condition = ast.And((equal, *map(ast.negation, nulls)))
-        if len(nulls) == 2:
-            condition = ast.Or((condition, ast.And(tuple(nulls))))
-        return condition
+        # The IS NOT NULL makes the condition false where the column is null.
+        return ast.And((equal, ast.negation(self._null_condition(left, node))))
 
     def _null_condition(self, side: SqlValue, node: Any) -> Predicate:
         if isinstance(side, Literal):
             return Constant(side.kind == "null")
         if side.path is None:
-            return self.unknown_condition(node, side.reason, side.expression.is_null())
-        if has_nulls_outside_bitmap(side.type):
-            reason = f"the nulls of {side.type} are not indexed"
-            return self.unknown_condition(node, reason, side.expression.is_null())
+            return self.unknown_condition(node, side.reason)
+        if side.type is not None and has_nulls_outside_bitmap(side.type):
+            return self.unknown_condition(node, f"the nulls of {side.type} are not indexed")
         return ast.IsNull(side.path)
 
     def _translate_is(self, node: Any) -> Predicate:
@@ -200,9 +181,7 @@ class SqlTranslator:
         condition = self.translate_condition(node.this)
         if not node.expression.this:
             condition = ast.negation(condition)
-        is_valid = expression_from_predicate(condition, self.schema, exact=True).is_valid()
-        unknown = self.unknown_condition(node, "nulls of a condition are not known", is_valid)
-        return ast.And((condition, unknown))
+        return self.unknown_condition(node, "nulls of a condition are not known", condition)
 
     def _translate_between(self, node: Any) -> Predicate:
         self.require_only(node, "this", "low", "high")
@@ -224,7 +203,7 @@ class SqlTranslator:
         return self.translate_membership(value, items, node)
 
     def _translate_like(self, node: Any) -> Predicate:
-        escape, like = "\\", node
+        escape, like = self.default_escape, node
         if node.key == "escape":
             self.require_only(node, "this", "expression")
             escape_literal = self.translate_operand(node.expression)
@@ -240,42 +219,32 @@ class SqlTranslator:
             escape = escape_literal.value
         self.require_only(like, "this", "expression", "negate")
         value, pattern = self.translate_operand(like.this), self.translate_operand(like.expression)
-        if not isinstance(pattern, Literal) or isinstance(value, Literal):
-            self.fail("LIKE takes a column and a literal pattern", PYARROW_ADVICE, node)
-        if pattern.kind == "null" or pt.is_null(value.type):
+        if isinstance(value, Literal) or not isinstance(pattern, Literal):
+            return self.unknown_condition(node, ast.ONLY_LITERALS)
+        if pattern.kind == "null" or (value.type is not None and pt.is_null(value.type)):
             return Constant(None)
-        if pattern.kind != "text" or family(value.type) != "text":
+        if value.type is not None and family(value.type) != "text":
             self.fail(
                 f"LIKE takes strings, not a column of type {value.type}", PYARROW_ADVICE, node
             )
+        if pattern.kind != "text":
+            self.fail("LIKE takes a pattern in single quotes", "write LIKE 'a%'", node)
         tokens = like_tokens(pattern.value, escape)
         if tokens is None:
             self.fail("the pattern ends in its escape character", "double it", node)
         ignore_case = like.key == "ilike"
-        requires = require_like(
-            value.path or value.lower_of,
-            tokens,
-            ignores_case=ignore_case or value.lower_of is not None,
-        )
-        if ignore_case or any(is_wildcard for is_wildcard, _ in tokens):
-            column, _ = cast_to_comparable(value.expression, value.type)
-            if ignore_case:
-                # DuckDB compares in lower case. RE2 would also take a long s for an s.
-                column = _functions.utf8_lower(column)
-                characters = pa.array([character for _, character in tokens], pa.string())
-                tokens = [
-                    (is_wildcard, character)
-                    for (is_wildcard, _), character in zip(
-                        tokens, _functions.utf8_lower(characters).to_pylist(), strict=True
-                    )
-                ]
-            expression = _like_expression(column, tokens)
-            reason = TEXT_REASON
-            predicate: Predicate = self.unknown_condition(node, reason, expression, requires)
-        else:
-            # A pattern without wildcards is an equality, which an index can answer.
-            text = "".join(character for _, character in tokens)
-            predicate = self.translate_comparison("=", value, Literal("text", text), node)
+        if ignore_case or value.path is None or any(is_wildcard for is_wildcard, _ in tokens):
+            requires = require_like(
+                value.path or value.lower_of,
+                tokens,
+                ignores_case=ignore_case or value.lower_of is not None,
+            )
+            predicate: Predicate = self.unknown_condition(node, TEXT_REASON, requires)
+            # The node of NOT LIKE is the negation itself.
+            return replace(predicate, requires=None) if like.args.get("negate") else predicate
+        # A pattern without wildcards is an equality, which an index can answer.
+        text = "".join(character for _, character in tokens)
+        predicate = self.translate_comparison("=", value, Literal("text", text), node)
         return ast.negation(predicate) if like.args.get("negate") else predicate
 
     # Values
@@ -322,23 +291,3 @@ class SqlTranslator:
         ]
         if unknown_args:
             self.fail(f"{unknown_args[0].upper()} is not understood here", PYARROW_ADVICE, node)
-
-
-def _is_condition_with_is(node: Any) -> bool:
-    """Return whether a node is IS NULL, IS NOT TRUE, IS DISTINCT FROM, ... without parentheses."""
-    if node.key == "not":
-        node = node.this
-    return node.key in ("is", "nullsafeeq", "nullsafeneq")
-
-
-def _like_expression(column: pc.Expression, tokens: list[tuple[bool, str]]) -> pc.Expression:
-    if all(is_wildcard or character not in "\\%_" for is_wildcard, character in tokens):
-        pattern = "".join(character for _, character in tokens)
-        return _functions.match_like(column, pattern)
-    # match_like takes some escapes literally. For example, its pattern %\\b does not match a\b.
-    wildcards = {"%": ".*", "_": "."}
-    regex = "".join(
-        wildcards[character] if is_wildcard else re.escape(character)
-        for is_wildcard, character in tokens
-    )
-    return _functions.match_substring_regex(column, rf"(?s)\A(?:{regex})\z")

@@ -17,8 +17,8 @@ from zonebloom.base.arrays import empty_table
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.predicates.ast import column_text
+from zonebloom.predicates.duckdb_engine import DuckDBExpression, result_types
 from zonebloom.predicates.evaluate import schema_without_views
-from zonebloom.predicates.sql import expression_from_sql
 from zonebloom.scan.recheck import Columns, Projection, filter_text
 from zonebloom.values.columns import find_leaf_type, leaf_names
 
@@ -69,7 +69,7 @@ class Binding:
                 'compare it: pc.field("id") == 42'
             )
 
-    def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
+    def checked_columns(self, columns: Columns) -> Projection:
         """Return a projection after checking that its columns exist and can be computed.
 
         A list with fields of structs, such as "a.b", becomes expressions.
@@ -83,12 +83,14 @@ class Binding:
             if not struct_fields:
                 return names
             return {name: struct_fields.get(name, pc.field(name)) for name in names}
-        expressions: dict[str, pc.Expression] = {}
+        expressions: dict[str, pc.Expression | DuckDBExpression] = {}
         for name, expression in columns.items():
             arguments.require_text(name, "a name in columns")
             if isinstance(expression, str):
-                expression = expression_from_sql(expression, self._schema)
-            if not isinstance(expression, pc.Expression):
+                from zonebloom.predicates.sql import column_from_sql
+
+                expression = column_from_sql(expression, self._schema)
+            if not isinstance(expression, pc.Expression | DuckDBExpression):
                 raise InvalidArgument(
                     f"column {name!r} is to be computed from {arguments.short_repr(expression)}; "
                     'give SQL, or a pyarrow Expression: pc.field("id") + 1'
@@ -111,9 +113,25 @@ class Binding:
             return [*projection, *missing], len(missing)
         return projection | {name: pc.field(name) for name in missing}, len(missing)
 
-    def projected_schema(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
+    def projected_schema(
+        self, columns: Mapping[str, pc.Expression | DuckDBExpression]
+    ) -> pa.Schema:
+        others = {
+            name: value for name, value in columns.items() if isinstance(value, DuckDBExpression)
+        }
+        types = result_types(list(others.values()), self._schema) if others else []
+        computed = dict(zip(others, map(pa.field, others, types), strict=True))
+        schema = self._schema_of_expressions(
+            {name: value for name, value in columns.items() if isinstance(value, pc.Expression)}
+        )
+        if not computed:
+            return schema
+        fields = [computed.get(name) or schema.field(name) for name in columns]
+        return pa.schema(fields, schema.metadata)
+
+    def _schema_of_expressions(self, columns: dict[str, pc.Expression]) -> pa.Schema:
         try:
-            return self._empty_dataset.scanner(columns=dict(columns)).projected_schema
+            return self._empty_dataset.scanner(columns=columns).projected_schema
         except pa.ArrowException as error:
             first_error = error
         for name, expression in columns.items():

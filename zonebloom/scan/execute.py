@@ -199,7 +199,7 @@ class Execution:
             [(plan.fragment, plan.row_groups) for plan in plans], self._filesystem
         )
         pushed_filter = self._pushed_filter(plans)
-        is_projection = isinstance(self._request.columns, dict)
+        is_projection = isinstance(self._request.columns, dict) and self._request.is_for_arrow
         if pushed_filter is None and not (self._request.filter is None and is_projection):
             yield from self._scan_and_filter(dataset, plans)
             return
@@ -226,7 +226,7 @@ class Execution:
         Raise `pyarrow.ArrowException` if PyArrow cannot evaluate them on the files.
         """
         request = self._request
-        is_complete = pushed_filter is request.filter
+        is_complete = pushed_filter is request.filter and request.is_for_arrow
         with self._naming_files(plans, keeps_arrow_errors=True):
             num_rows = 0
             scanner = dataset.scanner(

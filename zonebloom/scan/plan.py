@@ -13,6 +13,7 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.predicates import Equals, IsIn, Predicate, RowFilter, row_filter_columns
 from zonebloom.scan.ordering import SortKey
+from zonebloom.scan.recheck import Projection
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
 
@@ -35,7 +36,7 @@ class Request:
     the largest number of rows, after ``offset`` rows in the order of ``sort_keys``.
     """
 
-    columns: list[str] | dict[str, pc.Expression] | None
+    columns: Projection
     filter: RowFilter | None
     limit: int | None = None
     batch_size: int = DEFAULT_BATCH_ROWS
@@ -51,6 +52,13 @@ class Request:
     has_addresses: bool = False
     # The paths of the files to read, or None for all.
     paths: frozenset[str] | None = None
+
+    @property
+    def is_for_arrow(self) -> bool:
+        """Return whether PyArrow can compute all columns."""
+        return not isinstance(self.columns, dict) or all(
+            isinstance(value, pc.Expression) for value in self.columns.values()
+        )
 
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the columns that the filter reads, and the other columns that are needed.

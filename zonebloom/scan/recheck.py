@@ -21,16 +21,16 @@ from zonebloom.predicates import (
 )
 from zonebloom.predicates.arrow_form import expression_text
 from zonebloom.predicates.ast import plain_bound
+from zonebloom.predicates.duckdb_engine import DuckDBExpression, evaluate_by_duckdb
 from zonebloom.predicates.evaluate import (
     cast_table,
     evaluate,
     has_views,
-    row_value_error,
+    rows_where_true,
     schema_without_views,
 )
 from zonebloom.predicates.expression import expression_from_predicate
 from zonebloom.predicates.polars import PolarsFilter
-from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.values.normal_types import with_64_bit_offsets
 
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
@@ -38,7 +38,7 @@ _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binar
 
 Columns: TypeAlias = "Sequence[str] | Mapping[str, str | pc.Expression] | None"
 # A projection that was checked.
-Projection: TypeAlias = "list[str] | dict[str, pc.Expression] | None"
+Projection: TypeAlias = "list[str] | dict[str, pc.Expression | DuckDBExpression] | None"
 
 # With more runs of consecutive rows than this, a gather is faster than slices.
 _MAX_COPIED_RUNS = 32
@@ -69,13 +69,13 @@ def matching_rows(table: pa.Table, filter: RowFilter, bound: Predicate | None = 
     try:
         return _rows_where_true(table, filter)
     except FilterError:
-        rows = None if bound is None else _rows_in_bound(table, filter, bound)
+        rows = None if bound is None else _rows_in_bound(table, bound)
         if rows is None or rows.size == table.num_rows:
             raise
     return rows[_rows_where_true(select_rows(table, rows), filter)]
 
 
-def _rows_in_bound(table: pa.Table, filter: RowFilter, bound: Predicate) -> np.ndarray | None:
+def _rows_in_bound(table: pa.Table, bound: Predicate) -> np.ndarray | None:
     """Return the numbers of rows that the plain conditions of a filter leave, or None for all."""
 
     def is_plain(leaf: Predicate) -> bool:
@@ -92,10 +92,7 @@ def _rows_in_bound(table: pa.Table, filter: RowFilter, bound: Predicate) -> np.n
     plain = plain_bound(bound, is_plain)
     if plain is None:
         return None
-    condition: RowFilter = expression_from_predicate(plain, table.schema)
-    if isinstance(filter, SqlRowFilter):
-        condition = SqlRowFilter(condition, filter.derived_columns)
-    return _rows_where_true(table, condition)
+    return _rows_where_true(table, expression_from_predicate(plain, table.schema))
 
 
 def _rows_where_true(table: pa.Table, filter: RowFilter) -> np.ndarray:
@@ -107,14 +104,7 @@ def _rows_where_true(table: pa.Table, filter: RowFilter) -> np.ndarray:
         table = table.select(sorted(numbers) or [0])
     if not isinstance(filter, pc.Expression):
         return filter.matching_rows(table)
-    try:
-        mask = evaluate(table, [filter], ["mask"]).column(0)
-    except pa.ArrowException as error:
-        # A filter that always fails was refused before the scan, so a value of some row caused
-        # this.
-        raise row_value_error(filter_text(filter), filter, table.schema, error) from None
-    # A null comparison result does not match.
-    return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
+    return rows_where_true(table, filter)
 
 
 def is_key_test(filter: RowFilter | None, predicate: Predicate, schema: pa.Schema) -> bool:
@@ -193,14 +183,29 @@ def project(table: pa.Table, columns: Projection) -> pa.Table:
     if columns is None:
         return table
     if isinstance(columns, dict):
-        try:
-            return evaluate(table, list(columns.values()), list(columns))
-        except pa.ArrowException as error:
-            raise InvalidArgument(
-                f"the columns {', '.join(columns)} cannot be computed from values of the rows: "
-                f"{error}; correct the expressions, or compute from the table"
-            ) from None
+        return _computed_columns(table, columns)
     return table.select(columns)
+
+
+def _computed_columns(
+    table: pa.Table, columns: Mapping[str, pc.Expression | DuckDBExpression]
+) -> pa.Table:
+    arrow = {name: value for name, value in columns.items() if isinstance(value, pc.Expression)}
+    others = {name: value for name, value in columns.items() if isinstance(value, DuckDBExpression)}
+    try:
+        computed = evaluate(table, list(arrow.values()), list(arrow))
+        if not others:
+            return computed
+        arrays = dict(
+            zip(others, evaluate_by_duckdb([*others.values()], table).columns, strict=True)
+        )
+    except (pa.ArrowException, FilterError) as error:
+        raise InvalidArgument(
+            f"the columns {', '.join(columns)} cannot be computed from values of the rows: "
+            f"{error}; correct the expressions, or compute from the table"
+        ) from None
+    arrays.update(zip(arrow, computed.columns, strict=True))
+    return pa.table({name: arrays[name] for name in columns})
 
 
 def select_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:

@@ -24,10 +24,10 @@ from zonebloom.errors import FilterError, InvalidArgument, SourceError, Unsuppor
 from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates import EngineFilter, IsIn, unknowns
 from zonebloom.predicates.ast import conjunction, searched_columns
+from zonebloom.predicates.evaluate import ExpressionFilter
 from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.predicates.spark_calendar import without_rebased_literals
-from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.scan.binding import checked_names
 from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.explain import ScanPlan
@@ -226,7 +226,7 @@ class Load:
                 "zonebloom.spark.enable(spark)"
             )
 
-    def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> SqlRowFilter | None:
+    def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> ExpressionFilter | None:
         """Return the filter that tasks apply to rows: the exact parts of the filter and keys.
 
         It is no expression, which PyArrow would also use to skip row groups by their statistics.
@@ -242,7 +242,7 @@ class Load:
             expression = self.filter.row_filter(schema)
             if expression is not None:
                 exact_parts.append(expression)
-        return SqlRowFilter(reduce(and_, exact_parts), ()) if exact_parts else None
+        return ExpressionFilter(reduce(and_, exact_parts)) if exact_parts else None
 
     def plan(self, described: bool = False) -> ScanPlan:
         """Return a plan of what is read from the files as they are now."""
