@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -119,10 +120,17 @@ _CAST_TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("VARCHAR", "TEXT"), pa.string()),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
 }
+_UNIT_SECONDS = {
+    **{"WEEK": Fraction(604800), "DAY": Fraction(86400), "HOUR": Fraction(3600)},
+    **{"MINUTE": Fraction(60), "SECOND": Fraction(1), "MILLISECOND": Fraction(1, 10**3)},
+    **{"MICROSECOND": Fraction(1, 10**6), "NANOSECOND": Fraction(1, 10**9)},
+}
 _MAX_DECIMAL_DIGITS = 38
 _HUGEINT_LIMIT = 2**127
 # Up to these limits, a quotient of two floats is the float nearest to a decimal.
 _FLOAT_LIMITS = {32: (2**24, 10), 64: (2**53, 22)}
+# Beyond them, the result is nearer than this to the nearest float.
+_MAX_ROUNDED_FLOATS = 8
 # Longer integers are outside the range of every column type.
 _MAX_INTEGER_DIGITS = 40
 _SIMPLE_LITERAL = r"(?:-?\d+(?:\.\d+)?|'[^'\\\x00-\x1f]*')"
@@ -270,6 +278,7 @@ class DuckDBTranslator(SqlTranslator):
         super().__init__(schema)
         self.text = text
         self._names: list[str] = schema.names
+        self._duckdb_names = duckdb_names(schema)
         # The current time, if the filter contains it. All its parts see the same time.
         self._now: datetime.datetime | None = None
 
@@ -353,7 +362,10 @@ class DuckDBTranslator(SqlTranslator):
         """Raise `FilterError` if nested calls of replace make texts so long that memory ends."""
         growth = max(growths.get(id(inner), 1.0) for inner in node.walk())
         if len(node.expressions) > 2 and node.expressions[2].key == "literal":
-            growth *= max(1.0, len(str(node.expressions[2].this)))
+            part, replacement = (str(argument.this) for argument in node.expressions[1:3])
+            # A pattern may match an empty text.
+            length = len(part) if node.this.lower() == "replace" else 1
+            growth *= max(1.0, len(replacement) / max(1, length))
         if growth > _MAX_GROWTH:
             self.fail(
                 f"replace may make a text {growth:,.0f} times as long",
@@ -384,7 +396,7 @@ class DuckDBTranslator(SqlTranslator):
         operand = self.resolve_column([part.this for part in node.parts], node)
         path = operand.path if operand.elements is None else operand.elements.column
         assert path is not None
-        text = '"' + duckdb_names(self.schema)[path[0]].replace('"', '""') + '"'
+        text = '"' + self._duckdb_names[path[0]].replace('"', '""') + '"'
         for position in field_positions(self.schema, path):
             text = f"struct_extract_at({text}, {position})"
         if operand.elements is None:
@@ -400,8 +412,8 @@ class DuckDBTranslator(SqlTranslator):
         columns = sorted({part.meta["column"] for part in node.walk() if "column" in part.meta})
         for column in columns:
             require_known_type(column, self.schema.field(column).type)
-        names = duckdb_names(self.schema)
-        return DuckDBExpression(duckdb_text(node), tuple((name, names[name]) for name in columns))
+        names = tuple((column, self._duckdb_names[column]) for column in columns)
+        return DuckDBExpression(duckdb_text(node), names)
 
     def row_filter(
         self, plain: pc.Expression | None, terms: Sequence[tuple[Any, Predicate]]
@@ -471,7 +483,8 @@ class DuckDBTranslator(SqlTranslator):
         try:
             (stored_value,) = self._stored_values(left, [right], [node])
         except Unanswerable as reason:
-            return self.unknown_condition(node, str(reason))
+            requires = _near_requirement(left, symbol, [right])
+            return self.unknown_condition(node, str(reason), requires)
         return self._compare(left, symbol, stored_value)
 
     def _compare(self, column: Operand, symbol: str, stored_value: StoredValue) -> Predicate:
@@ -527,7 +540,8 @@ class DuckDBTranslator(SqlTranslator):
             nodes = [None] * len(literals) if node is None else node.expressions
             stored_values = self._stored_values(value, literals, nodes)
         except Unanswerable as reason:
-            return self.unknown_condition(node, str(reason))
+            requires = _near_requirement(value, "=", literals)
+            return self.unknown_condition(node, str(reason), requires)
         type_ = comparable_type(value.type)
         if not all(is_held(type_, stored_value) for stored_value in stored_values):
             self._note_unfitting(value)
@@ -662,6 +676,9 @@ class DuckDBTranslator(SqlTranslator):
     ) -> list[StoredValue]:
         type_: Any = comparable_type(column.type)
         target = type_ if column.cast_type is None else comparable_type(column.cast_type)
+        if pt.is_decimal(target) and target.precision > _MAX_DECIMAL_DIGITS:
+            # DuckDB lacks the type, so no digit is rounded.
+            literals = [replace(literal, bits=0, digits=(0, 0)) for literal in literals]
         widths = {literal.bits for literal in literals} - {0}
         is_mixed = len(literals) > 1 and 32 in widths and not pt.is_float64(target)
         if is_mixed or (widths and family(target) == "decimal"):
@@ -819,6 +836,12 @@ class DuckDBTranslator(SqlTranslator):
                 return _number_literal(node.this)
             case "cast":
                 return self._translate_cast(node)
+            case "interval":
+                count = str(getattr(node.this, "this", ""))
+                unit = str(node.args.get("unit") or "").upper().removesuffix("S")
+                if unit in _UNIT_SECONDS and re.fullmatch(r"-?\d{1,30}", count):
+                    # DuckDB may cut large numbers.
+                    return Literal("duration", int(count) * _UNIT_SECONDS[unit])
         if _is_constant(node):
             return self._constant(node)
         match node.key:
@@ -998,6 +1021,38 @@ def is_held(type_: pa.DataType, stored_value: StoredValue) -> bool:
     return stored_value.is_exact
 
 
+def _near_requirement(
+    column: Operand, symbol: str, literals: Sequence[Literal]
+) -> Predicate | None:
+    """Return what a float column requires to be equal to a literal that DuckDB rounds.
+
+    DuckDB divides and adds floats, so the result may be some floats away from the nearest one.
+    """
+    type_: Any = column.type
+    values = [literal.value for literal in literals if literal.kind != "null"]
+    if not (pt.is_float32(type_) or pt.is_float64(type_)) or column.path is None:
+        return None
+    if column.cast_type is not None or not all(isinstance(value, Fraction) for value in values):
+        return None
+    near: list[float] = []
+    to_numpy_type = np.float32 if pt.is_float32(type_) else np.float64
+    for value in values:
+        number = round_to_float(value, type_.bit_width)
+        if number is None or not math.isfinite(number):
+            return None
+        for direction in (-math.inf, math.inf):
+            neighbour = to_numpy_type(number)
+            for _ in range(_MAX_ROUNDED_FLOATS):
+                near.append(float(neighbour))
+                with np.errstate(all="ignore"):
+                    neighbour = np.nextafter(neighbour, to_numpy_type(direction))
+    if symbol == "=":
+        return ast.IsIn(column.path, pa.array(near, type_))
+    if symbol in ("<", "<="):
+        return ast.Compares(column.path, "<=", pa.scalar(max(near), type_))
+    return ast.Not(ast.Compares(column.path, "<", pa.scalar(min(near), type_)))
+
+
 def is_list(type_: pa.DataType) -> bool:
     return pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
 
@@ -1093,10 +1148,9 @@ def _number_literal(text: str) -> Literal:
     if "." not in text:
         is_long = is_long and abs(literal.value) >= _HUGEINT_LIMIT
     if "e" in text.lower() or is_long:
-        double = round_to_float(literal.value, 64)
-        if double is None:
+        if round_to_float(literal.value, 64) is None:
             raise Unanswerable("the number does not fit a double", "write a smaller number")
-        return Literal("number", Fraction(double), 64)
+        return replace(literal, bits=64)
     return replace(literal, digits=(len(digits), len(decimals)))
 
 
