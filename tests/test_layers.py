@@ -41,7 +41,7 @@ LAYERS = [
 # The folders inside a layer, from the lowest to the highest.
 SUBFOLDERS = {
     "index": ["row_keys", "zone_bloom", "zone_map", "hash"],
-    "spark": ["pruning", "joins", "tagging", "hyperspace", "jar"],
+    "spark": ["pruning", "joins", "tagging", "hyperspace"],
 }
 
 # Imports of higher layers that are allowed inside functions, with the reason.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import random
-import zipfile
 from decimal import Decimal
 
 import pyarrow as pa
@@ -21,7 +20,6 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import EngineError
 from zonebloom.spark import versions
-from zonebloom.spark.jar.__main__ import write_jar
 from zonebloom.spark.joins import zones
 from zonebloom.spark.pruning import optimizer_rule
 
@@ -106,12 +104,6 @@ def test_the_keys_of_a_join_choose_files(spark, tmp_path, monkeypatch, how):
     finally:
         zs.disable(spark)
     assert kept == 1
-
-
-def test_a_jar_of_the_rules_is_written(spark, tmp_path):
-    write_jar(spark, str(tmp_path / "zonebloom.jar"))
-    with zipfile.ZipFile(tmp_path / "zonebloom.jar") as jar:
-        assert {"zonebloom/Extensions.class", "zonebloom/JoinKeys.class"} <= set(jar.namelist())
 
 
 def test_spark_tasks_build_the_index_of_this_process(spark, tmp_path):

@@ -187,8 +187,8 @@ def input_files(df: Any) -> list[str]:
     return from_jvm(spark, java_frame(df).inputFiles()) if is_classic(spark) else df.inputFiles()
 
 
-def compile_java(jvm: Any, *texts: str) -> Any:
-    """Compile Java texts by the compiler that Spark ships, Janino, and return that compiler.
+def new_java_object(jvm: Any, name: str, *texts: str) -> Any:
+    """Compile Java texts by the compiler that Spark ships, Janino. Return a new object of a class.
 
     The texts are written for Spark 4 and Scala 2.13. Names that Spark 3 and Scala 2.12 lack are
     replaced.
@@ -205,12 +205,7 @@ def compile_java(jvm: Any, *texts: str) -> Any:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
     compiler.cook(source)
-    return compiler
-
-
-def new_java_object(jvm: Any, name: str, *texts: str) -> Any:
-    """Compile Java texts, and return a new object of a class in them."""
-    return compile_java(jvm, *texts).getClassLoader().loadClass(name).newInstance()
+    return compiler.getClassLoader().loadClass(name).newInstance()
 
 
 def frame_from_jvm(java_dataset: Any, spark: SparkSession) -> DataFrame:

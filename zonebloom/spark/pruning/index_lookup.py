@@ -251,10 +251,7 @@ class IndexLookup:
         """
         from zonebloom.spark.hyperspace.records import deleted_indices
 
-        # The process that serves the jar has the settings of a session in place of it, and no
-        # managers.
-        has_managers = not isinstance(self._spark, dict)
-        deleted = deleted_indices(self._spark) if has_managers else frozenset()
+        deleted = deleted_indices(self._spark)
         first = None
         for folder in self._index_folders(filesystem, place[1], known_folders):
             try:

@@ -37,6 +37,7 @@ _NO_INDEX = {
     Reason.INDEX_DAMAGED,
     Reason.APPLY_DISABLED,
 }
+_JAVA_FILES = "IndexedFiles.java", "JoinKeys.java", "ReportedWrites.java"
 # A function that returns which files of a scan hold no matching row.
 Ask = Callable[[JvmScan], PruningResult]
 # The owners of the rules of a session: `enable`, and the managers.
@@ -115,20 +116,15 @@ class FileChooser:
         implements = ("java.util.function.BiFunction",)
 
 
-def java_texts() -> list[str]:
-    """Return the Java texts of the rules."""
-    names = "IndexedFiles.java", "JoinKeys.java", "ReportedWrites.java"
-    folder = files("zonebloom.spark.pruning")
-    return [(folder / name).read_text() for name in names]
-
-
 def jvm_plans(spark: Any) -> Any:
     """Return the Java object `Plans` in the JVM of a session, which reads and changes plans.
 
     Raise `EngineError` if the session gives no access to plans.
     """
     with access_to_plans(spark) as jvm:
-        return compiled_java(jvm, lambda: new_java_object(jvm, "zonebloom.Plans", *java_texts()))
+        folder = files("zonebloom.spark.pruning")
+        texts = [(folder / name).read_text() for name in _JAVA_FILES]
+        return compiled_java(jvm, lambda: new_java_object(jvm, "zonebloom.Plans", *texts))
 
 
 def _new_rule(spark: Any, ask: Ask, warns: bool = True) -> Any:
