@@ -127,12 +127,8 @@ def test_filter_join(versus, spark, sides: Path, keyed: str, on: list[str]):
         NOTES.append(f"a join of {ROWS:,} rows of which 1 % match, rows shuffled: {shares}.")
 
 
-@pytest.mark.parametrize(
-    ("is_indexed", "columns"),
-    [(True, ["rare"]), (True, [*STEPS, "x"]), (False, ["rare"])],
-    ids=["Indexed, the key", "Indexed, all columns", "a frame, the key"],
-)
-def test_join_with_few_keys(versus, spark, sides: Path, is_indexed: bool, columns: list[str]):
+@pytest.mark.parametrize("columns", [["rare"], [*STEPS, "x"]], ids=["the key", "all columns"])
+def test_join_with_few_keys(versus, spark, sides: Path, columns: list[str]):
     """Read only the rows of ten keys, compared with Spark broadcasting these keys."""
     large = str(sides / "large")
     key_frame = spark.createDataFrame(zb.dataset(large).take(range(10), ["rare"]))
@@ -142,11 +138,8 @@ def test_join_with_few_keys(versus, spark, sides: Path, is_indexed: bool, column
         return len(frame.join(key_frame, "rare").collect())
 
     def ours() -> None:
-        if is_indexed:
-            result = zs.filter_join(key_frame, zs.Indexed(large, columns=columns), "rare")
-        else:
-            frame = spark.read.parquet(large).select(columns)
-            result = zs.filter_join(key_frame, frame, "rare", right_index=large)
+        frame = spark.read.parquet(large).select(columns)
+        result = zs.filter_join(key_frame, frame, "rare", right_index=large)
         assert len(result.collect()) == expected
 
     expected = theirs()

@@ -20,7 +20,6 @@ HIDDEN_MEMBERS = {
     r"zonebloom\.results\.ScanPlan\.html": "notebooks call it",
     r"zonebloom\.Encryption\.\w+": "the index calls it",
     r"zonebloom\.ParquetKeys\.(?!format)\w+": "file readers call it",
-    r"zonebloom\.spark\.Indexed\.\w+": "functions that take it call it",
     r"zonebloom\.spark\.IndexManager\.[a-z]+[A-Z]\w+": "Hyperspace's name of another method",
 }
 

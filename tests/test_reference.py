@@ -28,7 +28,6 @@ ALL_OBJECTS = [*WITHOUT_SPARK, *public_objects("zonebloom.spark")]
 WITHOUT_EXAMPLE = HIDDEN_MEMBERS | {
     r"zonebloom\.errors\.\w+": "an exception is raised, not called",
     r"zonebloom\.results\.[A-Z]\w+": "a method returns it, and the example of the method shows it",
-    r"zonebloom\.spark\.(ExecutorReport|(Spark|Join|Prune)Plan|Reason)": "a function returns it",
     r"zonebloom\.spark\.IndexManager\.\w+": "the example of the class calls every method",
 }
 

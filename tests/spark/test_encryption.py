@@ -21,8 +21,9 @@ import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, NotPicklable
 from zonebloom.spark.data_source import ZoneBloomReader
 from zonebloom.spark.jobs import pickle_for_workers
+from zonebloom.spark.load import Load, ScanRequest
+from zonebloom.spark.pruning.explanation import Reason
 from zonebloom.spark.pruning.index_lookup import IndexLookup
-from zonebloom.spark.pruning.prune_plan import Reason
 from zonebloom.spark.tagging import locate
 
 pytest.importorskip("cryptography")
@@ -90,12 +91,12 @@ def test_leaked_keys_are_noticed():
 def test_scans_use_an_encrypted_index(spark, lake, tmp_path_factory):
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
-        frames.append(zs.scan(spark, lake, "id = 142", encryption=KEYS))
+        frames.append(zs.scan(spark, zb.dataset(lake, encryption=KEYS), "id = 142"))
         assert frames[0].collect() == spark.read.parquet(lake).where("id = 142").collect() != []
-    assert zs.plan(spark, lake, "id = 142", encryption=KEYS).indices
+    assert zs.explain(frames[0]).scans[0].indices
     with pytest.warns(IndexNotUsedWarning, match="encrypted"):
-        assert not zs.plan(spark, lake, "id = 142").indices
-    load = zs.Indexed(lake, filter="id = 142", encryption=KEYS).load(spark)
+        assert not zs.explain(zs.scan(spark, lake, "id = 142")).scans[0].indices
+    load = Load(ScanRequest(lake, "id = 142"), spark, KEYS)
     require_no_key(dumps(ZoneBloomReader(load, load.schema)))
 
 
@@ -103,10 +104,10 @@ def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
     """A scan keeps its keys when another scan is made before it runs."""
     other = zb.Encryption("a", {"a": b"1" * 32})
     wanted = spark.read.parquet(lake).where("id = 142").collect()
-    scans = [zs.scan(spark, lake, "id = 142", encryption=keys) for keys in (KEYS, other, None)]
+    with pytest.warns(IndexNotUsedWarning, match="encrypted by key 'a'"):
+        datasets = [zb.dataset(lake, encryption=keys) for keys in (KEYS, other, None)]
+    scans = [zs.scan(spark, ds, "id = 142") for ds in datasets]
     assert [scan.collect() for scan in scans] == [wanted] * 3
-    with pytest.raises(Exception, match="encryption is '99'"):
-        spark.read.format("zonebloom").option("encryption", "99").load(lake)
 
 
 def test_tasks_get_keys_that_do_not_pickle(spark, tmp_path, tmp_path_factory):
@@ -136,25 +137,25 @@ def test_joins_use_an_encrypted_index(spark, lake, tmp_path_factory):
     wanted = sorted(key_frame.join(spark.read.parquet(lake), "id").collect())
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
-        frames.append(zs.filter_join(key_frame, zs.Indexed(lake, encryption=KEYS), "id"))
+        ds = zb.dataset(lake, encryption=KEYS)
+        stored = spark.read.parquet(lake)
+        frames.append(zs.filter_join(key_frame, stored, "id", right_index=ds))
         assert sorted(frames[0].collect()) == wanted != []
-    assert repr(KEY) not in repr(zs.Indexed(lake, encryption=KEYS))
 
 
 def test_tag_location_uses_an_encrypted_index(spark, lake, tmp_path_factory):
     keys = spark.createDataFrame([(142,), (999,)], "id bigint")
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
-        frames.append(zs.tag_location(keys, lake, "id", encryption=KEYS))
+        ds = zb.dataset(lake, encryption=KEYS)
+        frames.append(zs.tag_location(keys, ds, "id"))
         result = {row.id: (row.path, row.row_offset) for row in frames[0].collect()}
-        (file,) = zs.files_with_keys(keys, lake, "id", encryption=KEYS).collect()
+        (file,) = zs.files_with_keys(keys, ds, "id").collect()
     assert result == {142: (f"{lake}/1.parquet", 42), 999: (None, None)}
     assert (file.path, file.num_keys) == (f"{lake}/1.parquet", 1)
     with pytest.warns(IndexNotUsedWarning) as warned:
         assert zs.tag_location(keys, lake, "id").where("row_offset = 42").count() == 1
     assert any("encrypted by key 'a'" in str(warning.message) for warning in warned)
-    with pytest.raises(InvalidArgument, match="opened with its own"):
-        zs.tag_location(keys, zb.dataset(lake, encryption=KEYS), "id", encryption=KEYS)
 
 
 def test_the_manager_builds_and_uses_an_encrypted_index(spark, tmp_path):

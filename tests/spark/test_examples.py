@@ -8,7 +8,7 @@ from examples import PublicObject, public_objects
 import zonebloom
 from zonebloom.spark.versions import HAS_PYTHON_SOURCES
 
-NEED_SPARK_4 = ("zonebloom.spark.register", "zonebloom.spark.scan")
+NEED_SPARK_4 = ("zonebloom.spark.explain", "zonebloom.spark.scan")
 
 
 @pytest.fixture
@@ -33,6 +33,6 @@ def names(spark, working_directory):
 def test_examples_print_their_output(function: PublicObject, names):
     report = function.run(names)
     if function.name in NEED_SPARK_4 and not HAS_PYTHON_SOURCES:
-        assert 'EngineError: scan and format("zonebloom") need the Python data sources' in report
+        assert "EngineError: scan needs the Python data sources" in report
     else:
         assert report == ""

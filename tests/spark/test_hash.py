@@ -9,13 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from seams import set_constant
-from spark_data import files_read, settings
+from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.building.tasks
 import zonebloom.scan.search
 import zonebloom.spark as zs
-from zonebloom.spark.joins import zones
 
 NAN = float("nan")
 ROWS = 3_000
@@ -74,10 +73,8 @@ def folder(spark, tmp_path_factory) -> str:
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    """Treat three keys as many, and every side as large enough for the rules of joins."""
+    """Treat three keys as many."""
     set_constant(monkeypatch, zonebloom.scan.search, "_MAX_SINGLE_SEARCH", 2)
-    for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
-        set_constant(monkeypatch, zones, name, 0)
 
 
 def rows(frame):
@@ -111,37 +108,12 @@ def test_filters_return_the_rows_of_spark(spark, folder, text):
 
 
 def test_absent_keys_read_no_file(spark, folder):
-    assert not zs.plan(spark, folder, "id IN (50001, 50002, 50003, 50004)").fragments
+    assert (
+        not zs.explain(zs.scan(spark, folder, "id IN (50001, 50002, 50003, 50004)"))
+        .scans[0]
+        .fragments
+    )
     frame = spark.read.parquet(folder).where("id IN (50001, 50002, 50003, 50004)")
     pruned = zs.prune(frame)
     assert not pruned.collect()
     assert not any(files_read(pruned))
-
-
-@pytest.mark.parametrize("join_type", ["inner", "left_semi", "left"])
-@pytest.mark.parametrize("on", [["id"], ["name"], ["x"], ["id", "name"]], ids=str)
-def test_many_keys_of_a_join_return_the_rows_of_spark(spark, folder, on, join_type):
-    table = pa.concat_tables([stored_table(2).slice(0, 150), stored_table(30).slice(0, 300)])
-    present, absent = table.to_pylist(), []
-    for number in range(1_500):
-        absent.append({"id": 10**6 + number, "name": f"absent {number}", "x": -number - 0.5})
-    keys = pa.Table.from_pylist(
-        [{**key, "row": number} for number, key in enumerate(present + absent)], table.schema
-    ).rename_columns([*COLUMNS, "number"])
-    other = spark.createDataFrame(keys.select([*on, "number"]))
-    stored = spark.read.parquet(folder)
-    with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):
-        plan = zs.explain_join(other, zs.Indexed(folder), on, join_type, max_keys=50_000)
-        assert len(plan.used) == 1 and "zones of right that may hold" in plan.used[0], plan
-        assert rows(plan.frame) == rows(other.join(stored, on, join_type))
-
-
-def test_only_keys_that_may_exist_are_sent_to_the_tasks(spark, folder, monkeypatch):
-    # All keys are too many bytes for an option of the load, and those that exist are not.
-    set_constant(monkeypatch, zones, "_MAX_KEY_BYTES", 1_000)
-    ids = [7, 8, 9, *range(10**6, 10**6 + 1_500)]
-    other = spark.createDataFrame(pa.table({"id": ids}))
-    with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):
-        plan = zs.explain_join(other, zs.Indexed(folder), "id", max_keys=50_000)
-        assert len(plan.used) == 1 and "zones of right that may hold" in plan.used[0], plan
-        assert rows(plan.frame) == rows(other.join(spark.read.parquet(folder), "id"))

@@ -27,7 +27,7 @@ from seams import set_constant
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.spark.pruning import optimizer_rule
-from zonebloom.spark.pruning.prune_plan import Reason
+from zonebloom.spark.pruning.explanation import Reason
 from zonebloom.spark.versions import frame_of_arrow
 from zonebloom.storage.paths import plain_path
 
@@ -109,11 +109,11 @@ def rows(frame) -> list[str]:
 
 def files_of(frame, roots: str = "fact") -> list[int]:
     """Return the numbers of files that the scans of a folder read."""
-    plan = zs.last_scans(frame)
+    plan = zs.explain(frame)
     return [
         scan.kept_files
         for scan in plan.relations
-        if scan.num_files and any(root.endswith(roots) for root in scan.roots)
+        if scan.filter is not None and any(root.endswith(roots) for root in scan.roots)
     ]
 
 
@@ -347,7 +347,7 @@ WHY = {
 @pytest.mark.parametrize(("join", "reason"), WHY.values(), ids=WHY)
 def test_the_plan_says_why_a_join_chooses_no_files(spark, lake, enabled, join, reason):
     zs.disable(spark)
-    plan = zs.prune_plan(spark.sql(f"SELECT f.row FROM {join}"))
+    plan = zs.explain(zs.prune(spark.sql(f"SELECT f.row FROM {join}")))
     assert not plan.is_pruned
     [note] = [note for note in plan.notes if note.reason is Reason.JOIN_NOT_USED]
     assert reason in note.text
@@ -357,7 +357,7 @@ def test_the_plan_and_a_pruned_frame_show_what_a_join_chooses(spark, lake, enabl
     zs.disable(spark)
     frame = spark.sql(PRUNED["inner"])
     expected = rows(frame)
-    plan = zs.prune_plan(frame)
+    plan = zs.explain(zs.prune(frame))
     assert [scan.kept_files for scan in plan.relations if scan.num_files == FILES] == [2]
     assert not plan.notes
     pruned = zs.prune(frame)
@@ -530,7 +530,7 @@ def test_a_plan_of_several_partitions_shows_the_files_of_each(spark, lake, enabl
     zs.disable(spark)
     parted = spark.table("parted")
     parts = [parted.where(f"p = {part} AND id = 1003") for part in (1, 2)]
-    plan = zs.prune_plan(parts[0].union(parts[1]))
+    plan = zs.explain(zs.prune(parts[0].union(parts[1])))
     kept = [[path.rsplit("/", 1)[1] for path in scan.kept_paths] for scan in plan.relations]
     assert kept == [["1.parquet"], []]
 
@@ -583,7 +583,7 @@ def notes_of(spark, text: str) -> str:
     """Return why the joins of a query choose no files. The query is planned for this."""
     frame = spark.sql(text)
     expected = rows(frame)
-    plan = zs.prune_plan(frame)
+    plan = zs.explain(zs.prune(frame))
     assert rows(zs.prune(frame)) == expected
     return "; ".join(note.text for note in plan.notes)
 
@@ -607,7 +607,7 @@ def test_a_column_whose_keys_are_in_most_files_is_tried_once(spark, tmp_path, en
     for text in (both, "SELECT c.id, c.k FROM common c JOIN another o ON c.id = o.id"):
         frame = zs.prune(spark.sql(text))
         assert rows(frame) == rows(spark.sql(text))
-        assert [scan.kept_files for scan in zs.last_scans(frame).relations if scan.filter] == [1]
+        assert [scan.kept_files for scan in zs.explain(frame).relations if scan.filter] == [1]
 
 
 def test_a_side_whose_keys_are_in_few_files_each_stays_useful(spark, lake, enabled):
@@ -692,7 +692,7 @@ def test_a_side_that_fails_is_not_tried_again_at_once(spark, lake, enabled):
     text = f"SELECT row FROM fact f JOIN {side} d ON f.id = d.id AND (d.a IS NULL OR f.x > 3)"
     texts = []
     for _ in range(2):
-        plan = zs.prune_plan(spark.sql(text))
+        plan = zs.explain(zs.prune(spark.sql(text)))
         texts.append("; ".join(note.text for note in plan.notes))
     assert "its smaller side failed" in texts[0] and "ten minutes ago" in texts[1]
 

@@ -32,6 +32,13 @@ def rows(spark, begin: int, end: int):
     return spark.range(begin, end, 1, 2).select("id", (sf.col("id") % 2).alias("p"))
 
 
+def wait(spark, *timeout):
+    """Wait for the refreshes after earlier writes, as `disable` does."""
+    maintainer = session_state(spark).maintainer
+    if maintainer is not None:
+        maintainer.wait(*timeout)
+
+
 @pytest.fixture
 def folder(spark, tmp_path):
     """Yield the indexed folder of a partitioned table, in a session that maintains the index."""
@@ -59,7 +66,7 @@ def check_queries(spark, folder: Path, ids: list[int]) -> None:
     stored = stored_ids(folder)
     frame = spark.read.parquet(str(folder)).where(sf.col("id").isin(ids))
     assert sorted(row.id for row in frame.collect()) == [i for i in stored if i in ids]
-    relation = zs.last_scans(frame).relations[0]
+    relation = zs.explain(frame).relations[0]
     assert relation.kept_files < relation.num_files
 
 
@@ -98,7 +105,7 @@ def test_the_index_follows_writes(spark, folder, name, mode):
     WRITES[name](rows(spark, 400, 600), str(folder))
     assert 401 in stored_ids(folder)
     if mode != "blocking":
-        zs.wait_for_refreshes(spark)
+        wait(spark)
     assert unindexed_files(folder) == 0
     check_queries(spark, folder, [7, 401])
 
@@ -114,7 +121,7 @@ def test_a_write_waits_for_the_refresh_only_if_that_is_wanted(spark, folder, mon
     rows(spark, 400, 401).write.insertInto(NAME)
     assert not refreshed
     may_begin.set()
-    zs.wait_for_refreshes(spark)
+    wait(spark)
     assert refreshed
     zs.enable(spark, maintain="blocking")
     may_begin.clear()
@@ -143,7 +150,7 @@ def test_a_write_that_fails_is_not_followed(spark, folder, monkeypatch):
     failing = rows(spark, 400, 500).selectExpr("assert_true(id < 450)", "p").toDF("id", "p")
     with pytest.raises(Exception, match="is not true"):
         failing.selectExpr("cast(id as long) id", "p").write.mode("append").parquet(str(folder))
-    zs.wait_for_refreshes(spark)
+    wait(spark)
     assert not reported
 
 
@@ -175,7 +182,7 @@ def test_the_index_follows_a_managed_table(spark, tmp_path):
         zb.dataset(str(folder)).create_scalar_index("id", spark=False)
         zs.enable(spark, maintain="background")
         rows(spark, 100, 200).write.mode("overwrite").saveAsTable("managed")
-        zs.wait_for_refreshes(spark)
+        wait(spark)
         assert unindexed_files(folder) == 0
         check_queries(spark, folder, [7, 101])
     finally:
@@ -191,7 +198,7 @@ def test_indices_in_an_index_dir_follow_writes(spark, tmp_path):
     try:
         rows(spark, 100, 200).write.mode("append").parquet(str(folder))
         rows(spark, 0, 100).write.parquet(str(tmp_path / "others"))
-        zs.wait_for_refreshes(spark)
+        wait(spark)
     finally:
         zs.disable(spark)
     assert unindexed_files(folder, index_dir=index_dir) == 0
@@ -218,7 +225,7 @@ def test_the_index_follows_streams(spark, folder, tmp_path, sink):
     query.awaitTermination()
     # Spark may report batches after the stream has ended.
     for _ in range(100):
-        zs.wait_for_refreshes(spark)
+        wait(spark)
         if not unindexed_files(folder):
             break
         time.sleep(0.1)
@@ -233,13 +240,13 @@ def test_a_failed_refresh_fails_no_write_and_is_reported(spark, folder, monkeypa
     replace_function(monkeypatch, maintain, "refresh_indices", fail)
     with pytest.warns(StaleIndexWarning, match="not refreshed after a write: no space left"):
         rows(spark, 400, 500).write.insertInto(NAME)
-        zs.wait_for_refreshes(spark)
+        wait(spark)
     monkeypatch.undo()
     with pytest.warns(StaleIndexWarning, match="not covered"):
         check_queries(spark, folder, [7, 401])
     # The next write repairs it.
     rows(spark, 500, 600).write.insertInto(NAME)
-    zs.wait_for_refreshes(spark)
+    wait(spark)
     assert unindexed_files(folder) == 0
 
 
@@ -247,14 +254,14 @@ def test_a_column_that_does_not_fit_is_reported(spark, folder):
     with pytest.warns(StaleIndexWarning, match="id_idx"):
         other = spark.range(9).selectExpr("cast(id as string) id")
         other.write.mode("overwrite").parquet(str(folder))
-        zs.wait_for_refreshes(spark)
+        wait(spark)
     assert spark.read.parquet(str(folder)).where("id = '7'").count() == 1
 
 
 def test_many_writes_are_refreshed_in_the_background(spark, folder):
     for number in range(5):
         rows(spark, 400 + number, 401 + number).write.insertInto(NAME)
-    zs.wait_for_refreshes(spark)
+    wait(spark)
     assert unindexed_files(folder) == 0
 
 
@@ -265,14 +272,14 @@ def test_the_wait_ends(spark, folder, monkeypatch):
     replace_function(monkeypatch, maintain, "refresh_indices", sleep)
     rows(spark, 400, 401).write.insertInto(NAME)
     with pytest.raises(EngineError, match="have not ended"):
-        zs.wait_for_refreshes(spark, timeout=0.1)
+        wait(spark, 0.1)
 
 
 @pytest.mark.parametrize("stop", [zs.disable, zs.enable])
 def test_maintenance_ends(spark, folder, stop):
     stop(spark)
     rows(spark, 400, 500).write.insertInto(NAME)
-    zs.wait_for_refreshes(spark)
+    wait(spark)
     assert unindexed_files(folder) > 0
 
 
@@ -283,7 +290,7 @@ def test_a_write_that_ends_after_a_new_start_is_followed(spark, folder):
     pq.write_table(pa.table({"id": [9_001]}), folder / "p=1" / "new.parquet")
     assert unindexed_files(folder) == 1
     earlier.accept(str(folder))
-    zs.wait_for_refreshes(spark)
+    wait(spark)
     assert unindexed_files(folder) == 0
     zs.disable(spark)
     pq.write_table(pa.table({"id": [9_002]}), folder / "p=1" / "newer.parquet")

@@ -19,10 +19,11 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
-from zonebloom.spark import BFIndexConfig, IndexManager, Reason
+from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace import records
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.pruning import optimizer_rule
+from zonebloom.spark.pruning.explanation import Reason
 from zonebloom.spark.pruning.optimizer_rule import MANAGER, remove_session_rule
 
 ROWS = 500
@@ -551,9 +552,11 @@ def test_why_not_is_shown_as_text_and_html(manager, spark, lake):
 def test_the_manager_has_a_repr_of_one_line(manager, spark, lake):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     values = [
-        *(manager, manager.why_not(frame), zs.BFIndexConfig("a", ["id"]), zs.Indexed(str(lake))),
-        *(zs.prune_plan(frame), zs.plan(spark, str(lake), "id = 2003"), zs.Reason.NO_INDEX),
-        zs.ExecutorReport(()),
+        *(manager, manager.why_not(frame), zs.BFIndexConfig("a", ["id"])),
+        *(
+            zs.explain(zs.prune(frame)),
+            zs.explain(zs.scan(spark, str(lake), "id = 2003")).scans[0],
+        ),
     ]
     for value in values:
         assert "\n" not in repr(value) and not re.search("0x[0-9a-f]{6}", repr(value)), repr(value)

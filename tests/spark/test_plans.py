@@ -11,6 +11,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from joined import explain_join
 from pyspark.sql import functions as sf
 from spark_data import settings
 
@@ -228,7 +229,7 @@ def ids(frame):
 @pytest.mark.parametrize("name", OWN)
 def test_a_join_by_a_key_of_the_files_uses_the_index(spark, folder, relations, keys, name):
     frame = made(spark, relations, OWN[name])
-    plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
+    plan = explain_join(keys, frame, "id", right_index=str(folder / "a"))
     assert plan.used, plan
     result = ids(plan.frame)
     assert result == ids(keys.join(frame, "id"))
@@ -238,7 +239,7 @@ def test_a_join_by_a_key_of_the_files_uses_the_index(spark, folder, relations, k
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_join_by_any_other_key_is_left_to_spark(spark, folder, relations, keys, name):
     frame = made(spark, relations, OTHERS[name])
-    plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
+    plan = explain_join(keys, frame, "id", right_index=str(folder / "a"))
     assert not plan.used, plan
     assert plan.frame.sameSemantics(keys.join(frame, "id"))
 
@@ -270,7 +271,7 @@ def test_an_index_does_not_change_the_rows_of_a_frame(spark, relations, name):
 def test_prune_skips_files_of_a_union(spark, relations):
     """Each branch is a separate relation, although the union reuses the ids of the first."""
     for name in ("union", "union the other way", "union by name", "filter above a union"):
-        plan = zs.prune_plan(made(spark, relations, QUERIES[name]).where("id = 41"))
+        plan = zs.explain(zs.prune(made(spark, relations, QUERIES[name]).where("id = 41")))
         file_counts = sorted(
             (relation.kept_files, relation.num_files) for relation in plan.relations
         )

@@ -42,9 +42,9 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.spark.pruning import optimizer_rule as listing
+from zonebloom.spark.pruning.explanation import Reason
 from zonebloom.spark.pruning.index_lookup import IndexLookup, PruningResult
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
-from zonebloom.spark.pruning.prune_plan import Reason
 
 FILES, ROWS = 6, 400
 DAY = datetime.date(2020, 1, 1)
@@ -131,7 +131,7 @@ def enabled(spark, **options):
 def check(frame, num_files, numbers=None, **options):
     """Check the rows and the number of files read, for a frame and for the session."""
     wanted = rows(frame)
-    plan = zs.prune_plan(frame, **options)
+    plan = zs.explain(zs.prune(frame, **options))
     assert sum(relation.kept_files for relation in plan.relations) == num_files, plan
     if numbers is not None:
         assert names(plan) == [f"{number}.parquet" for number in numbers]
@@ -176,7 +176,7 @@ def test_random_filters_give_the_rows_of_spark(spark, mixed, seed):
     frame = whole.where(text)
     pruned = zs.prune(frame)
     assert rows(pruned) == wanted, text
-    plans = zs.prune_plan(frame), zs.last_scans(pruned)
+    plans = zs.explain(zs.prune(frame)), zs.explain(pruned)
     answers = [
         [(scan.kept_files, scan.indices, scan.notes) for scan in plan.relations if scan.num_files]
         for plan in plans
@@ -305,7 +305,7 @@ def test_a_planned_frame_asks_the_index_again_when_it_runs(spark, tmp_path):
         result = frame.collect()
     assert result == spark.read.parquet(path).where("id = 450").collect()
     assert frame.count() == 2
-    assert zs.last_scans(frame).relations[0].kept_files == 2
+    assert zs.explain(frame).relations[0].kept_files == 2
 
 
 def test_files_of_a_running_query_are_chosen_once(spark, lake, monkeypatch):
@@ -345,7 +345,7 @@ def test_collations_and_char_are_left_to_spark(spark, tmp_path):
     result = spark.read.parquet(path).where("name = 'n77'")
     assert result.count() == 1
     check(result, 3)
-    assert zs.prune_plan(result).reasons == {Reason.FILTER_NOT_ANSWERED}
+    assert zs.explain(zs.prune(result)).reasons == {Reason.FILTER_NOT_ANSWERED}
     with spark_table(spark, "padded (c CHAR(5), v VARCHAR(5), part INT)", tmp_path / "c") as name:
         for part in range(3):
             spark.sql(f"INSERT INTO {name} VALUES ('c{part}', 'v{part}', {part})")
@@ -386,7 +386,7 @@ def test_a_column_in_another_case_is_not_taken_for_missing(spark, tmp_path):
     index(tmp_path)
     frame = spark.read.schema("id BIGINT").parquet(str(tmp_path)).where("id = 3")
     check(frame, 1)
-    assert names(zs.prune_plan(frame)) == ["b.parquet"]
+    assert names(zs.explain(zs.prune(frame))) == ["b.parquet"]
     with setting(spark, "spark.sql.caseSensitive", "true"):
         frame = spark.read.schema("ID BIGINT").parquet(str(tmp_path)).where("ID IS NULL")
         assert check(frame, 3).count() == 4
@@ -401,7 +401,7 @@ def test_the_active_session_does_not_decide_the_case_of_columns(spark, tmp_path)
     active.conf.set("spark.sql.caseSensitive", "true")
     active.createDataFrame([(1,)], "x int")
     try:
-        assert names(zs.prune_plan(frame)) == ["b.parquet"]
+        assert names(zs.explain(zs.prune(frame))) == ["b.parquet"]
         # An RDD lists its files in the calling thread.
         assert [row.id for row in zs.prune(frame).rdd.collect()] == [3]
     finally:
@@ -437,7 +437,7 @@ def test_projections_aggregates_windows_and_limits(spark, lake):
 def test_a_limit_below_the_filter_is_not_pruned_through(lake):
     frame = lake.orderBy(f.desc("id")).limit(10).where("id = 450")
     check(frame, FILES)
-    assert zs.prune_plan(frame).reasons == {Reason.NO_FILTER}
+    assert zs.explain(zs.prune(frame)).reasons == {Reason.NO_FILTER}
 
 
 def test_self_joins_skip_files_of_each_side(lake):
@@ -445,7 +445,10 @@ def test_self_joins_skip_files_of_each_side(lake):
     joined = one.alias("a").join(two.alias("b"), f.col("a.id") == f.col("b.id"))
     check(joined, 3)
     # The optimizer does not copy a filter to the other side.
-    assert sorted(relation.kept_files for relation in zs.prune_plan(joined).relations) == [1, 2]
+    assert sorted(relation.kept_files for relation in zs.explain(zs.prune(joined)).relations) == [
+        1,
+        2,
+    ]
     check(one.join(two, "odd", "left"), 3)
     check(two.join(one, "odd", "leftanti"), 3)
     check(lake.join(two, "id"), FILES + 1)
@@ -668,7 +671,7 @@ def test_a_pruned_frame_reads_a_cached_one(lake):
         frame = cached.where("id = 450")
         pruned = zs.prune(frame)
         assert rows(pruned) == rows(frame) and files_read(pruned) == []
-        (relation,) = zs.prune_plan(frame).relations
+        (relation,) = zs.explain(zs.prune(frame)).relations
         assert relation.reasons == {Reason.CACHED}
         assert relation.name.startswith("file:/")
         for combined in (
@@ -730,7 +733,7 @@ def test_partitions_keep_their_values(spark, partitioned):
     reader = spark.read.option("basePath", partitioned).parquet(f"{partitioned}/kind=a b/part=0")
     check(reader.where("id IN (5, 777)"), 1)
     check(spark.read.option("recursiveFileLookup", "true").parquet(partitioned).where("id = 5"), 1)
-    plan = zs.prune_plan(whole.where("id IN (5, 777) AND kind = 'ü=1%'"))
+    plan = zs.explain(zs.prune(whole.where("id IN (5, 777) AND kind = 'ü=1%'")))
     assert plan.relations[0].num_files == 3
 
 
@@ -754,7 +757,7 @@ def test_catalog_tables_skip_files(spark, tmp_path, clauses):
         check(spark.table(name).where("id = 450"), 1)
         check(spark.sql(f"SELECT part, count(*) FROM {name} WHERE id IN (5, 450) GROUP BY 1"), 2)
         frame = spark.table(name).where("id IN (5, 450) AND part > 0")
-        assert zs.prune_plan(frame).relations[0].kept_files == (1 if clauses else 2)
+        assert zs.explain(zs.prune(frame)).relations[0].kept_files == (1 if clauses else 2)
         assert rows(zs.prune(frame)) == rows(frame)
         twice = spark.sql(
             f"WITH c AS (SELECT * FROM {name}) SELECT a.x, b.part FROM c a JOIN c b "
@@ -800,25 +803,24 @@ def test_an_index_dir_is_used(spark, tmp_path):
     index(path, index_dir=str(tmp_path / "elsewhere"))
     frame = spark.read.parquet(path).where("id = 450")
     check(frame, FILES)
-    assert zs.prune_plan(frame).reasons == {Reason.NO_INDEX}
+    assert zs.explain(zs.prune(frame)).reasons == {Reason.NO_INDEX}
     check(frame, 1, index_dir=str(tmp_path / "elsewhere"))
 
 
-def test_indices_may_lie_in_several_folders(spark, tmp_path):
-    places = {"one": tmp_path / "indices 1", "two": tmp_path / "indices 2", "three": None}
-    for name, place in places.items():
+def test_an_index_may_lie_in_another_folder(spark, tmp_path):
+    place = tmp_path / "indices 1"
+    for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
         for number in range(3):
             pq.write_table(table(number), folder / f"{number}.parquet")
-        index(folder, index_dir=None if place is None else str(place))
+        index(folder, index_dir=str(place) if name == "one" else None)
     # This index is on another column than the one in the given folder.
     index(tmp_path / "one", ["name"])
-    index_dirs = [f"file:{places['one']}/", places["two"]]
-    for name in places:
+    for name in ("one", "two"):
         frame = spark.read.parquet(str(tmp_path / name))
-        check(frame.where("id = 450"), 1, index_dir=index_dirs)
-        check(frame.where("name = 'n450'"), 1 if name == "one" else 3, index_dir=iter(index_dirs))
+        check(frame.where("id = 450"), 1, index_dir=f"file:{place}/")
+        check(frame.where("name = 'n450'"), 1 if name == "one" else 3, index_dir=place)
 
 
 def test_an_index_dir_without_an_index_raises_a_warning(spark, tmp_path):
@@ -833,11 +835,8 @@ def test_an_index_dir_without_an_index_raises_a_warning(spark, tmp_path):
         # The index beside the data is still used.
         assert frame.alias("again").count() == 1
     assert [warning.filename for warning in caught] == [__file__]
-    assert rows(zs.prune(frame, index_dir=[wrong])) == rows(frame)
-    plan = zs.prune_plan(frame, index_dir=[wrong])
-    assert plan.relations[0].kept_files == 1 and message in str(plan)
-    with pytest.raises(InvalidArgument, match="an item of index_dir is 5"):
-        zs.enable(spark, index_dir=[path, 5])
+    with pytest.raises(InvalidArgument, match="index_dir is 5"):
+        zs.enable(spark, index_dir=5)
 
 
 def test_changed_files_are_kept(spark, tmp_path):
@@ -848,14 +847,14 @@ def test_changed_files_are_kept(spark, tmp_path):
     frame = spark.read.parquet(path).where("id IN (450, 3601)")
     with pytest.warns(StaleIndexWarning, match="2 of 7 files"):
         check(frame, 3)
-    plan = zs.prune_plan(frame)
+    plan = zs.explain(zs.prune(frame))
     assert names(plan) == ["1.parquet", "2.parquet", "8.parquet"]
     assert plan.reasons == {Reason.NEW_FILES, Reason.STALE_FILES}
     assert "changed since they were indexed, so kept: 2.parquet" in str(plan)
     # The file is indexed again, but Spark listed an older file with this name.
     zb.dataset(path).optimize.optimize_indices(spark=False)
-    assert names(zs.prune_plan(before.where("id = 450"))) == ["1.parquet", "2.parquet"]
-    assert names(zs.prune_plan(spark.read.parquet(path).where("id = 450"))) == ["1.parquet"]
+    assert names(zs.explain(zs.prune(before.where("id = 450")))) == ["1.parquet", "2.parquet"]
+    assert names(zs.explain(zs.prune(spark.read.parquet(path).where("id = 450")))) == ["1.parquet"]
 
 
 def test_a_frame_follows_the_index(spark, tmp_path):
@@ -893,7 +892,7 @@ def test_a_damaged_index_loses_no_rows(spark, tmp_path):
     frame = spark.read.parquet(path).where("id = 450")
     with pytest.warns(IndexNotUsedWarning, match="id_idx"):
         check(frame, FILES)
-    assert Reason.INDEX_DAMAGED in zs.prune_plan(frame).reasons
+    assert Reason.INDEX_DAMAGED in zs.explain(zs.prune(frame)).reasons
 
 
 # Unsupported relations, and messages
@@ -904,18 +903,19 @@ def test_other_sources_are_unchanged(spark, folder, lake, tmp_path):
     for frame in (
         spark.range(5).where("id = 3"),
         spark.read.schema("id long").json(str(tmp_path / "json")).where("id = 3"),
-        zs.scan(spark, folder, "id = 450"),
         spark.readStream.schema(lake.schema).parquet(folder).where("id = 3"),
     ):
         assert zs.prune(frame) is frame
-        assert zs.prune_plan(frame).reasons == {Reason.UNSUPPORTED_RELATION}
+        assert zs.explain(zs.prune(frame)).reasons == {Reason.UNSUPPORTED_RELATION}
+    scanned = zs.scan(spark, folder, "id = 450")
+    assert zs.prune(scanned) is scanned
     check(lake, FILES)
-    assert zs.prune_plan(lake).reasons == {Reason.NO_FILTER}
+    assert zs.explain(zs.prune(lake)).reasons == {Reason.NO_FILTER}
     check(lake.where("id = 450").join(spark.read.json(str(tmp_path / "json")), "id"), 1)
 
 
 def test_a_plan_shows_kept_files_and_reasons(lake, folder):
-    plan = zs.prune_plan(lake.where("id IN (450, 2000) AND odd = 0 AND upper(name) <> 'X'"))
+    plan = zs.explain(zs.prune(lake.where("id IN (450, 2000) AND odd = 0 AND upper(name) <> 'X'")))
     (relation,) = plan.relations
     assert plan.is_pruned
     assert (relation.kept_files, relation.num_files) == (2, FILES)
@@ -924,18 +924,20 @@ def test_a_plan_shows_kept_files_and_reasons(lake, folder):
     assert relation.indices == ("id_idx",)
     assert relation.reasons == {Reason.NO_INDEX_ON_COLUMN, Reason.FILTER_NOT_ANSWERED}
     text = str(plan)
-    assert text.startswith(f"ZoneBloomPrune: 2 of {FILES} files kept")
+    assert text.startswith(f"ZoneBloomExplanation: 2 of {FILES} files kept")
     assert "not answered by an index: odd = 0 (no index on odd)" in text
     assert repr(plan) == f"<{text.splitlines()[0]}>"
     html = plan._repr_html_()
     assert f"files kept: 2 of {FILES}" in html and "no index on odd" in html
-    (unasked,) = zs.prune_plan(lake.where("odd = 0")).relations
+    (unasked,) = zs.explain(zs.prune(lake.where("odd = 0"))).relations
     assert (unasked.filter, unasked.indices, unasked.kept_files) == (None, (), FILES)
     assert [str(note) for note in unasked.notes] == ["no index on odd"]
-    assert zs.prune_plan(lake.where("ID = 450")).relations[0].kept_files == 1
-    unpruned_plan = zs.prune_plan(lake.where("id >= 0 OR id = 5"))
+    assert zs.explain(zs.prune(lake.where("ID = 450"))).relations[0].kept_files == 1
+    unpruned_plan = zs.explain(zs.prune(lake.where("id >= 0 OR id = 5")))
     assert not unpruned_plan.is_pruned
-    every = zs.prune_plan(lake.where(f"id IN ({', '.join(str(i * ROWS) for i in range(FILES))})"))
+    every = zs.explain(
+        zs.prune(lake.where(f"id IN ({', '.join(str(i * ROWS) for i in range(FILES))})"))
+    )
     assert every.reasons == {Reason.ALL_FILES_KEPT}
     with pytest.raises(InvalidArgument, match="df is 'lake'; give a DataFrame"):
         zs.prune("lake")
@@ -946,16 +948,16 @@ def test_last_scans_show_what_was_read(spark, folder, lake):
     other = spark.read.parquet(folder).where("id = 7")
     union = result.union(other)
     union.collect()
-    ours, theirs = zs.last_scans(union).relations
+    ours, theirs = zs.explain(union).relations
     assert (ours.kept_files, ours.num_files, ours.indices) == (2, FILES, ("id_idx",))
     assert (ours.metrics["numFiles"], ours.metrics["numOutputRows"]) == (2, 2 * ROWS)
     assert theirs.reasons == {Reason.NOT_ASKED}
     assert theirs.metrics["numFiles"] == FILES
-    assert "Spark read 2 files, " in str(zs.last_scans(union))
+    assert "Spark read 2 files, " in str(zs.explain(union))
     with enabled(spark):
         joined = lake.where("id = 450").join(lake.withColumnRenamed("id", "i"), f.expr("id = i"))
         joined.collect()
-    relations = zs.last_scans(joined).relations
+    relations = zs.explain(joined).relations
     assert sum(relation.metrics["numFiles"] for relation in relations) == sum(files_read(joined))
     assert [relation.kept_files for relation in relations] == [
         relation.metrics["numFiles"] for relation in relations
@@ -981,7 +983,7 @@ def test_last_scans_belong_to_their_frame(spark, tmp_path):
     frames = [beside, elsewhere, run(whole), run(zs.prune(whole))]
     zb.dataset(path).drop_index("id_idx")
     frames.append(run(zs.prune(whole)))
-    relations = [zs.last_scans(frame).relations[0] for frame in frames]
+    relations = [zs.explain(frame).relations[0] for frame in frames]
     names = [relation.indices for relation in relations]
     assert names == [("id_idx",), ("other_idx",), (), ("id_idx",), ()]
     num_files = [relation.metrics["numFiles"] for relation in relations]
@@ -1014,7 +1016,7 @@ def test_a_warning_that_is_an_error_does_not_fail_a_query(spark, tmp_path):
         warnings.simplefilter("error")
         assert sorted(row.id for row in frame.collect()) == [450, 3601]
     assert files_read(frame) == [FILES]
-    (relation,) = zs.last_scans(frame).relations
+    (relation,) = zs.explain(frame).relations
     assert relation.reasons == {Reason.INDEX_DAMAGED} and "StaleIndexWarning" in str(relation)
 
 
@@ -1032,7 +1034,7 @@ def test_spark_reads_all_files_if_the_index_fails(spark, folder, monkeypatch, st
         result = frame.collect()
     monkeypatch.undo()
     assert [row.id for row in result] == [450] and files_read(frame) == [FILES]
-    (relation,) = zs.last_scans(frame).relations
+    (relation,) = zs.explain(frame).relations
     assert relation.reasons == {Reason.INDEX_DAMAGED} and "out of order" in str(relation)
 
 
@@ -1060,7 +1062,7 @@ def test_spark_does_not_wait_for_a_slow_index(spark, lake, monkeypatch):
         assert has_answered.wait(60)
     assert any("too late" in text for text in warned)
     text = "the index gave no answer within 0.2 s"
-    assert text in str(zs.last_scans(frame)) and text in explained(frame)
+    assert text in str(zs.explain(frame)) and text in explained(frame)
 
 
 def test_a_slow_index_is_not_asked_again_at_once(spark, lake, monkeypatch):
@@ -1078,7 +1080,7 @@ def test_a_slow_index_is_not_asked_again_at_once(spark, lake, monkeypatch):
         assert [[row.id for row in frame.collect()] for frame in frames] == [[450], [2000]]
         assert [files_read(frame) for frame in frames] == [[FILES], [FILES]]
         assert len(asked) == 1
-        assert "an earlier scan no answer" in str(zs.last_scans(frames[1]))
+        assert "an earlier scan no answer" in str(zs.explain(frames[1]))
         is_released.set()
 
 
@@ -1150,7 +1152,7 @@ def test_an_index_is_found_by_every_spelling(spark, tmp_path):
         check(spark.read.parquet(spelling).where("id = 450"), 1)
     check(spark.read.parquet(path, other).where("id IN (450, 2450)"), 2)
     assert zs.scan(spark, path, filter="id = 450").count() == 1
-    assert "1 of 24 zones kept" in str(zs.plan(spark, path, filter="id = 450"))
+    assert "1 of 24 zones kept" in str(zs.explain(zs.scan(spark, path, filter="id = 450")).scans[0])
     index(tmp_path / "lake")
     check(spark.read.parquet(path).where("id = 450"), 1)
 
@@ -1170,7 +1172,7 @@ def test_files_with_unusual_names_are_pruned(spark, tmp_path):
     for number, name in enumerate(odd_names):
         key = f"id = {number * ROWS + 7}"
         check(whole.where(key), 1)
-        assert names(zs.prune_plan(whole.where(key))) == [name]
+        assert names(zs.explain(zs.prune(whole.where(key)))) == [name]
 
 
 def test_there_is_no_warning_without_an_index(spark, tmp_path):
@@ -1179,7 +1181,7 @@ def test_there_is_no_warning_without_an_index(spark, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(frame, 1)
-    assert zs.prune_plan(frame).reasons == {Reason.NO_INDEX}
+    assert zs.explain(zs.prune(frame)).reasons == {Reason.NO_INDEX}
 
 
 @pytest.fixture
@@ -1249,7 +1251,7 @@ def test_a_bucketed_table_can_be_written_from_itself(spark, tmp_path):
         index(tmp_path / "b")
         pair = "SELECT a.id, b.id FROM bucketed a JOIN bucketed b ON a.k = b.k"
         joined = spark.sql(f"{pair} WHERE a.id = 7 AND b.id IN (12, 13)")
-        (left, right) = zs.prune_plan(joined).relations
+        (left, right) = zs.explain(zs.prune(joined)).relations
         assert left.kept_files == 1 and 1 <= right.kept_files <= 2 < right.num_files
         check(joined, left.kept_files + right.kept_files)
         check(spark.table("bucketed").where("id = 7 AND k = 2"), 1)
@@ -1321,7 +1323,7 @@ def test_a_glob_of_many_folders_asks_their_index_once(spark, tmp_path, monkeypat
         result = frame.where(f"id = {id_}")
         assert [row.id for row in result.collect()] == [id_] * (id_ < 800)
         assert len(searches) == 1
-        assert zs.last_scans(result).relations[0].kept_files == (id_ < 800)
+        assert zs.explain(result).relations[0].kept_files == (id_ < 800)
     # A file that the index does not know is read.
     write_days(root, range(80, 81))
     with pytest.warns(StaleIndexWarning):
@@ -1340,7 +1342,7 @@ def test_roots_without_a_common_folder_use_an_index_dir(spark, tmp_path):
         paths = [f"{root}/*" for root in roots]
         frame = zs.prune(spark.read.parquet(*paths), index_dir=index_dir).where("id IN (11, 41)")
         assert sorted(row.id for row in frame.collect()) == [11, 41]
-        assert zs.last_scans(frame).relations[0].kept_files == 2
+        assert zs.explain(frame).relations[0].kept_files == 2
 
 
 def test_other_relations_are_left_to_other_strategies(spark, lake):
@@ -1363,11 +1365,11 @@ def test_folders_of_a_glob_with_an_index_of_their_own_are_asked_it(spark, tmp_pa
     result = zs.prune(spark.read.parquet(f"{root}/*")).where("id = 11")
     assert [row.id for row in result.collect()] == [11]
     # Four folders have no index.
-    assert zs.last_scans(result).relations[0].kept_files == 5
+    assert zs.explain(result).relations[0].kept_files == 5
     zb.dataset(str(root)).create_scalar_index("id", spark=False)
     result = zs.prune(spark.read.parquet(f"{root}/*")).where("id = 11")
     assert [row.id for row in result.collect()] == [11]
-    assert zs.last_scans(result).relations[0].kept_files == 1
+    assert zs.explain(result).relations[0].kept_files == 1
 
 
 def test_folders_of_several_datasets_are_not_mixed(spark, tmp_path):
@@ -1379,7 +1381,7 @@ def test_folders_of_several_datasets_are_not_mixed(spark, tmp_path):
     for id_, kept in ((11, 4), (41, 4), (71, 3)):
         result = frame.where(f"id = {id_}")
         assert [row.id for row in result.collect()] == [id_]
-        assert zs.last_scans(result).relations[0].kept_files == kept
+        assert zs.explain(result).relations[0].kept_files == kept
 
 
 def test_one_index_dir_serves_folders_of_several_datasets(spark, tmp_path):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 import spark_data
 
 import zonebloom.spark as zs
-from zonebloom.errors import FilterError, IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import unknowns
 from zonebloom.predicates.spark import translate_spark_sql
-from zonebloom.spark.load import Load, Options
+from zonebloom.spark.load import Load, ScanRequest
 from zonebloom.spark.types import spark_types
 
 QUERIES = 300
@@ -83,10 +84,7 @@ def test_random_conditions_have_the_rows_of_spark(spark, folder, setting, zone, 
     exact = 0
     for text, wanted in zip(conditions, answers(spark, folder, conditions), strict=True):
         for known_zone in (zone, None):
-            options = {"path": folder, "prune": text, "columns": "row"}
-            if known_zone is not None:
-                options["timezone"] = known_zone
-            load = Load(Options(options))
+            load = Load(ScanRequest(folder, text, ["row"], timezone=known_zone))
             result = rows_of(load)
             assert len(result) == len(set(result)), text
             assert wanted <= set(result), text
@@ -128,30 +126,26 @@ def test_times_with_and_without_a_zone_are_compared_as_in_spark(spark, folder, s
         pairs, conditions, answers(spark, folder, conditions), strict=True
     ):
         num_exact += bool(wanted)
-        options = {"path": folder, "columns": "row", "timezone": zone}
-        assert wanted <= set(rows_of(Load(Options({**options, "prune": condition})))), text
-        is_given = True
-        try:
-            load = Load(Options({**options, "filter": condition}))
-        except FilterError as error:
-            is_given = False
-            if refused(text, column):
-                wants = "TIMESTAMP'2024" if column == "t" else "TIMESTAMP_NTZ'2024"
-                assert wants in str(error), text
-            else:
-                # The clocks show this time twice or never.
-                assert "changes near" in str(error), text
-        if is_given:
+        load = Load(ScanRequest(folder, condition, ["row"], timezone=zone))
+        assert wanted <= set(rows_of(load)), text
+        unknown_parts = unknowns(load.filter.predicate)
+        if not unknown_parts:
             assert not refused(text, column), text
             assert set(rows_of(load)) == wanted, text
+        elif refused(text, column):
+            wants = "TIMESTAMP'2024" if column == "t" else "TIMESTAMP_NTZ'2024"
+            assert wants in str(unknown_parts[0].reason), text
+        else:
+            # The clocks show this time twice or never.
+            assert "changes near" in str(unknown_parts[0].reason), text
     assert num_exact > len(pairs) // 2
 
 
 @pytest.mark.parametrize("text", SPELLINGS[::3])
 def test_a_time_of_an_unknown_session_is_refused(folder, text):
     """Load columns of instants without the session's time zone."""
-    with pytest.raises(FilterError, match=r"TIMESTAMP'2024|session.s time zone"):
-        Load(Options({"path": folder, "filter": f"t = {text}"}))
+    [unknown] = unknowns(Load(ScanRequest(folder, f"t = {text}")).filter.predicate)
+    assert re.search(r"TIMESTAMP'2024|session.s time zone", str(unknown.reason))
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
@@ -170,10 +164,7 @@ def test_frames_use_the_time_zone_of_the_session(spark, folder, setting, zone):
     )
     wanted = rows_in(keys.join(frame, "t"))
     assert wanted
-    part = zs.Indexed(folder, columns=["t", "row"])
-    with pytest.warns(IndexNotUsedWarning, match="compared after a cast"):
-        joined = zs.filter_join(keys, part, "t")
-    assert rows_in(joined) == wanted
+    assert rows_in(zs.filter_join(keys, frame, "t", right_index=folder)) == wanted
     with pytest.raises(InvalidArgument, match="cast the keys' column to timestamp"):
         zs.tag_location(keys, folder, "t")
     tagged = zs.tag_location(keys.selectExpr("CAST(t AS TIMESTAMP)"), folder, "t")
@@ -185,7 +176,7 @@ def rows_in(frame):
 
 
 def test_skipped_zones_are_those_of_the_predicate(folder):
-    load = Load(Options({"path": folder, "filter": "id = 123456789"}))
+    load = Load(ScanRequest(folder, "id = 123456789"))
     assert rows_of(load) == []
     assert load.partitions(load.plan()) == []
 
@@ -236,12 +227,7 @@ def test_opaque_columns_are_unknown():
     assert [part.text for part in unknowns(result.predicate)] == ["name = 'n5'"]
 
 
-def test_option_filter_is_applied_in_full_or_refused(folder):
-    with pytest.raises(FilterError, match=r"upper.*scan\(spark, path, filter=...\)"):
-        Load(Options({"path": folder, "filter": "id = 5 AND upper(name) = 'N5'"}))
-
-
 def test_types_of_all_columns_equal_those_of_spark(folder, spark):
-    schema = Load(Options({"path": folder})).schema
+    schema = Load(ScanRequest(folder)).schema
     assert schema == spark.read.parquet(folder).schema
     assert spark_types(SCHEMA, SCHEMA.names, {}) == schema

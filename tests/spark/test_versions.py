@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import spark_data
+from joined import explain_join
 from pyspark.sql import types as st
 from seams import set_constant
 
@@ -20,7 +21,6 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import EngineError
 from zonebloom.spark import versions
-from zonebloom.spark.joins import zones
 from zonebloom.spark.pruning import optimizer_rule
 
 # On Spark without Python data sources, a test with this mark must fail with the error that says so.
@@ -68,7 +68,7 @@ def test_enabled_and_pruned_frames_have_the_rows_of_spark(spark, folder, ansi):
             try:
                 enabled = spark.read.parquet(folder).where(text).select("row")
                 assert rows(enabled) == expected, text
-                plan = zs.last_scans(enabled)
+                plan = zs.explain(enabled)
             finally:
                 zs.disable(spark)
             pruned = zs.prune(spark.read.parquet(folder)).where(text).select("row")
@@ -100,7 +100,7 @@ def test_the_keys_of_a_join_choose_files(spark, tmp_path, monkeypatch, how):
     try:
         again = keys.join(spark.read.parquet(str(tmp_path / "lake")), "id", how)
         assert rows(again) == expected
-        [kept] = [scan.kept_files for scan in zs.last_scans(again).relations if scan.num_files > 1]
+        [kept] = [scan.kept_files for scan in zs.explain(again).relations if scan.num_files > 1]
     finally:
         zs.disable(spark)
     assert kept == 1
@@ -148,25 +148,13 @@ def test_joins_with_a_filter_have_the_rows_of_spark(spark, folder, tmp_path, key
     many = spark.read.parquet(folder).where("id < 1000 OR row % 2 = 0").select("row", key)
     few = spark.read.parquet(files).select(key)
     with spark_data.settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):
-        plan = zs.explain_join(many, few, key, how=how, right_index=files, max_keys=0)
+        plan = explain_join(many, few, key, how=how, right_index=files)
         assert plan.used, str(plan)
-        joined = zs.filter_join(many, few, key, how=how, right_index=files, max_keys=0)
+        joined = zs.filter_join(many, few, key, how=how, right_index=files)
         assert rows(joined) == rows(many.join(few, key, how))
 
 
-def test_an_indexed_side_is_read_by_few_keys(spark, folder, monkeypatch):
-    set_constant(monkeypatch, zones, "_MIN_BYTES_TO_PRUNE", 0)
-    set_constant(monkeypatch, zones, "_ZONES_FIXED_COST", 0)
-    (key,) = zb.dataset(folder).to_table(["name"], limit=1)["name"].to_pylist()
-    few = spark.createDataFrame([(key,), ("absent",)], "name string")
-    indexed = zs.Indexed(folder, ["name", "row"], "row >= 0")
-    joined = zs.filter_join(few, indexed, "name")
-    expected = few.join(spark.read.parquet(folder).select("name", "row"), "name")
-    assert rows(joined) == rows(expected)
-
-
-@pytest.mark.parametrize("is_indexed", [True, False])
-def test_keys_of_a_small_side_choose_files_of_a_join(spark, tmp_path, monkeypatch, is_indexed):
+def test_keys_of_a_small_side_choose_files_of_a_join(spark, tmp_path, monkeypatch):
     set_constant(monkeypatch, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
     lake = str(tmp_path)
     for number in range(4):
@@ -175,11 +163,10 @@ def test_keys_of_a_small_side_choose_files_of_a_join(spark, tmp_path, monkeypatc
     zb.dataset(lake).create_scalar_index("id", spark=False)
     few = spark.createDataFrame([(5_007,), (-3,)], "id bigint")
     stored = spark.read.parquet(lake)
-    right, index = (zs.Indexed(lake), None) if is_indexed else (stored, lake)
-    plan = zs.explain_join(few, right, "id", right_index=index)
-    assert plan.used == (f"1 of 4 files of file:{lake} are read",), str(plan)
-    joined = zs.filter_join(few, right, "id", right_index=index)
-    assert rows(plan.frame) == rows(joined) == rows(few.join(stored, "id"))
+    joined = zs.filter_join(few, stored, "id", right_index=lake)
+    assert rows(joined) == rows(few.join(stored, "id"))
+    [kept] = [s.kept_files for s in zs.explain(joined).relations if s.num_files]
+    assert kept == 1
 
 
 def test_a_manager_skips_files(spark, tmp_path):
@@ -205,13 +192,6 @@ def test_zones_are_scanned(spark, folder):
     assert rows(zs.scan(spark, folder, "id = 77")) == expected
 
 
-@needs_python_sources
-def test_the_format_is_registered(spark, folder):
-    zs.register(spark)
-    loaded = spark.read.format("zonebloom").option("filter", "id = 77").load(folder)
-    assert rows(loaded) == rows(spark.read.parquet(folder).where("id = 77"))
-
-
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 @pytest.mark.parametrize("num_rows", [0, 3, 25_000])
 def test_frames_become_arrow_tables_and_back(spark, zone, num_rows):
@@ -235,7 +215,3 @@ def test_frames_become_arrow_tables_and_back(spark, zone, num_rows):
         assert versions.arrow_table(frame.orderBy("i")).equals(table)
         integers = versions.frame_of_arrow(spark, table.select(["i"]))
         assert integers.dtypes == [("i", "bigint")]
-
-
-def test_executors_are_checked(spark):
-    assert zs.check_executors(spark).workers

@@ -20,10 +20,8 @@ from trust.report import Report
 import zonebloom as zb
 import zonebloom.spark as zs
 from bench.spark_session import spark_session
-from zonebloom.spark.joins import zones
+from zonebloom.spark.pruning import optimizer_rule
 
-# The optimizer rules leave out small files, so these limits are 0 here.
-SIZE_LIMITS = ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR")
 TREES = 8
 KINDS = [
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16()),
@@ -45,8 +43,8 @@ def run_case(report: Report, number: int, folder: Path) -> None:
     """A dataset with filters and keys whose results are compared with Spark's."""
     rng = report.begin(number)
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
-        for name in SIZE_LIMITS:
-            set_constant(patched, zones, name, 0)
+        # The optimizer rule leaves out small scans, so this limit is 0 here.
+        set_constant(patched, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
         # Some layouts are stale on purpose, which causes warnings.
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         lake = make_lake(folder / "lake", rng, KINDS)
@@ -76,16 +74,11 @@ class _Case:
         for part in {part for column in self.lake.columns for part in column.path}:
             text = text.replace(f'"{part}"', f"`{part}`")
         native = lambda: self.frame.where(text)  # noqa: E731
-        source = lambda option: (  # noqa: E731
-            session().read.format("zonebloom").option(option, text).load(self.path)
-        )
         self._compare(
             f"where {text}",
             native,
             {
                 "scan": lambda: zs.scan(session(), self.path, filter=text),
-                "option filter": lambda: source("filter"),
-                "option prune": lambda: source("prune").where(text),
                 "prune": lambda: zs.prune(native()),
             },
         )
@@ -101,8 +94,7 @@ class _Case:
             f"the keys of {name} in rows {rows}",
             lambda: keys.join(self.frame, name),
             {
-                "filter_join": lambda: zs.filter_join(keys, zs.Indexed(self.path), name),
-                "filter_join of frames": lambda: zs.filter_join(
+                "filter_join": lambda: zs.filter_join(
                     keys, self.frame, name, right_index=self.path
                 ),
                 "tag_location": lambda: self._tagged(keys, name),

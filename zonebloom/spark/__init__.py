@@ -1,18 +1,18 @@
 """Build and use zonebloom indices from Spark.
 
-    build      Dataset.create_scalar_index(..., spark=), send_package, check_executors
-    read       scan, plan, register (format("zonebloom"))
-               prune, prune_plan, enable, disable, last_scans, wait_for_refreshes
-    join       filter_join, explain_join
-    keys       tag_location, files_with_keys
+    build      Dataset.create_scalar_index(..., spark=)
+    files      enable(spark), disable(spark), prune(frame)
+    zones      scan(spark, path, filter)
+    keys       tag_location, files_with_keys, filter_join
     manage     IndexManager, BFIndexConfig
+    explain    explain(frame)
 
 There are two ways to read. `enable` (for a session) and `prune` (for one frame) make Spark's own
 reader skip files; they need a classic session. `scan` skips zones of large files, and also works
 over Spark Connect; it needs Spark 4. An `IndexManager` manages indices by name, as Hyperspace does.
 
 Executors need Python, this package and its requirements, and must see the files at the same paths
-as the driver. `check_executors` reports what is missing, and `send_package` sends the package.
+as the driver.
 
 Files of Spark 2 may store days before 1582 and times before 1900 in the Julian calendar, which
 Spark corrects when it reads them. `scan` and `tag_location` do not correct them: if a query needs a
@@ -39,45 +39,24 @@ except ModuleNotFoundError:
         "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
     ) from None
 
-from zonebloom.spark.data_source import register
-from zonebloom.spark.executors import ExecutorReport, check_executors, send_package
-from zonebloom.spark.frames import Indexed, plan, scan
+from zonebloom.spark.explain import explain
+from zonebloom.spark.frames import scan
 from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
-from zonebloom.spark.joins.filter_join import JoinPlan, explain_join, filter_join
-from zonebloom.spark.pruning.prune import (
-    disable,
-    enable,
-    last_scans,
-    prune,
-    prune_plan,
-    wait_for_refreshes,
-)
-from zonebloom.spark.pruning.prune_plan import PrunePlan, Reason
+from zonebloom.spark.joins.filter_join import filter_join
+from zonebloom.spark.pruning.prune import disable, enable, prune
 from zonebloom.spark.tagging.tag import files_with_keys, tag_location
 
 __all__ = [
     "BFIndexConfig",
-    "ExecutorReport",
     "IndexManager",
-    "Indexed",
-    "JoinPlan",
-    "PrunePlan",
-    "Reason",
-    "check_executors",
     "disable",
     "enable",
-    "explain_join",
+    "explain",
     "files_with_keys",
     "filter_join",
-    "last_scans",
-    "plan",
     "prune",
-    "prune_plan",
-    "register",
     "scan",
-    "send_package",
     "tag_location",
-    "wait_for_refreshes",
 ]
 
 

@@ -1,7 +1,7 @@
-"""The Python data source ``zonebloom``: the driver plans zones, and tasks read their pages.
+"""The data source of `zonebloom.spark.scan`: the driver plans zones, and tasks read their pages.
 
-The predicate is an option of the load. Filter pushdown is not used, because PySpark 4.3 passes the
-filters that one scan of a frame pushed to all its other scans.
+The request of a scan is an option of its load. Filter pushdown is not used, because PySpark 4.3
+passes the filters that one scan of a frame pushed to all its other scans.
 """
 
 from __future__ import annotations
@@ -31,69 +31,29 @@ if TYPE_CHECKING:
     from zonebloom.spark.load import Load
 
 NAME = "zonebloom"
+# The option of a load that holds its `ScanRequest`.
+REQUEST = "request"
 
 
-def register(spark: SparkSession, *, anew: bool = False) -> None:
-    """Register ``format("zonebloom")`` in a session. `scan` calls this itself.
-
-    Paths of S3 are read with the session's ``fs.s3a.*`` settings at the time of this call. A load
-    has the options ``columns``, ``index_dir``, ``timezone`` (for times without a zone in the
-    condition), ``old_calendar`` (whether Spark corrects old dates of other writers), and one of
-
-        filter    a condition that the rows must meet; refused if it may mean something else to
-                  Spark
-        prune     any condition; zones in which it cannot be true are left out, and the rows must
-                  be filtered by the same condition in ``where``
-
-    A ``where`` without these options filters rows, but skips no zones: filters that Spark pushes
-    into a Python data source reach other scans of the frame, so they are not used.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        Classic or Connect.
-    anew : bool
-        Register the format again, for example after another package was sent to the session.
-
-    Raises
-    ------
-    EngineError
-        If ``spark`` is no session, or one of Spark 3, which has no Python data sources.
-
-    Examples
-    --------
-    >>> zs.register(spark)
-    >>> files = spark.read.format("zonebloom").option("filter", "id = 42")
-    >>> files.load(os.path.abspath("orders")).count()
-    1
-    """
-    register_for(spark, anew=anew)
-
-
-def register_for(
-    spark: SparkSession,
-    paths: Sequence[str] | None = None,
-    encryption: Encryption | None = None,
-    *,
-    anew: bool = False,
+def register_source_for(
+    spark: SparkSession, paths: str | Sequence[str], encryption: Encryption | None
 ) -> str | None:
-    """Register the format in a session, with what a load of some paths needs.
+    """Register the data source in a session, with what a scan of some paths needs.
 
     Read the S3 settings of the session only if a path needs them. Return the number under which
     the session stores the keys, or None without keys.
     """
     state = session_state(spark)
-    s3a = s3a_settings(spark, paths)
+    s3a = s3a_settings(spark, [paths] if isinstance(paths, str) else paths)
     with application_state(spark).lock:
         registered = state.source or ZoneBloomSource
-        if paths is not None and not s3a:
-            s3a = registered.s3a
+        s3a = s3a or registered.s3a
         numbers = [number for number, value in registered.keys.items() if value == encryption]
         number = numbers[0] if numbers else str(len(registered.keys))
         keys = registered.keys
         if encryption is not None:
             keys = _SessionKeys({**keys, number: encryption})
-        if anew or state.source is None or (s3a, keys) != (registered.s3a, registered.keys):
+        if state.source is None or (s3a, keys) != (registered.s3a, registered.keys):
             # Secrets are attributes of the class, because options would appear in query plans.
             source = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
             register_source(spark, source if s3a or keys else ZoneBloomSource)
@@ -136,11 +96,7 @@ class ZoneBloomReader(DataSourceReader):
 
 
 class ZoneBloomSource(DataSource):
-    """The data source behind ``format("zonebloom")``.
-
-    Options are path, columns, filter, prune and index_dir. `zonebloom.spark.register` registers
-    it, or Spark finds it in the module ``pyspark_zonebloom``.
-    """
+    """The data source behind `zonebloom.spark.scan`, which alone registers and loads it."""
 
     s3a: ClassVar[Mapping[str, str]] = {}
     keys: ClassVar[Mapping[str, Encryption]] = {}
@@ -160,13 +116,10 @@ class ZoneBloomSource(DataSource):
 
     def _new_load(self) -> Load:
         # Tasks import this module, but do not need the modules below.
-        from zonebloom.spark.load import Load, Options
+        from zonebloom.spark.load import Load, ScanRequest
 
-        options = Options(self.options)
-        number = options.encryption
-        if number is not None and number not in self.keys:
-            raise InvalidArgument(
-                f"encryption is {number!r}, which is no number of keys in this session; use "
-                "zonebloom.spark.scan(encryption=...)"
-            )
-        return Load(options, self.s3a, None if number is None else self.keys[number])
+        if REQUEST not in self.options:
+            raise InvalidArgument("this data source is read by zonebloom.spark.scan(spark, path)")
+        request = ScanRequest.from_text(self.options[REQUEST])
+        number = request.encryption
+        return Load(request, self.s3a, None if number is None else self.keys[number])

@@ -30,7 +30,6 @@ from zonebloom.building.builder import Engine
 from zonebloom.building.tasks import TrainedTask, TrainTask
 from zonebloom.building.train import ReportRows, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
-from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.versions import frame_of_arrow, spark_context
 
@@ -82,8 +81,7 @@ def unsealed(version: str, content: bytes) -> Any:
     if version != __version__:
         raise EngineError(
             f"Spark's executors have zonebloom {__version__} and the driver {version}, which "
-            f"must be the same: install {version} there, or send it to those of this session "
-            "with zonebloom.spark.send_package(spark)"
+            f"must be the same: install {version} there"
         )
     return pickle.loads(content)
 
@@ -136,6 +134,19 @@ def task_frame(
 
 
 @contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Raise `EngineError` in place of an error of Spark, which is its cause."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineError(
+            f"the Spark job failed; Spark's own error is above. Executors need zonebloom "
+            f"{__version__} and its requirements in a Python of this version; spark=False builds "
+            "in this process"
+        ) from error
+
+
+@contextmanager
 def _reporting_accumulator(spark: SparkSession, progress: ReportRows | None) -> Iterator[Any]:
     """Yield an accumulator of rows whose growth is reported, or None over Connect."""
     context = spark_context(spark)
@@ -172,7 +183,7 @@ def train_on_spark(
 ) -> list[TrainedTask]:
     """Run tasks as one Spark job, and return their results in the order of the tasks."""
     count = _num_spark_tasks(spark, tasks)
-    with _reporting_accumulator(spark, progress) as rows, explain_spark_errors(always=True):
+    with _reporting_accumulator(spark, progress) as rows, _engine_errors():
         numbered = list(enumerate(tasks))
         attempt = partial(_run_attempt, rows)
         frame = task_frame(spark, numbered, attempt, "task bigint, result binary", count)

@@ -7,7 +7,6 @@ several objects for one session of the JVM, so sessions are told apart by their 
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -81,16 +80,11 @@ class ApplicationState:
     ----------
     sessions : dict
         The states of sessions by session id.
-    archives : TemporaryDirectory or None
-        The folder of the archives that `send_package` wrote. Executors may start late, so it
-        exists as long as the application.
     lock : Lock
-        Held while a data source is registered, so that no two get the same number, and while an
-        archive is written.
+        Held while a data source is registered, so that no two get the same number.
     """
 
     sessions: dict[str, SessionState] = field(default_factory=dict)
-    archives: tempfile.TemporaryDirectory[str] | None = None
     lock: Any = field(default_factory=threading.Lock)
 
 

@@ -5,13 +5,11 @@ that changed between versions. One more such place is ``IndexedFiles.java``, whi
 nodes without naming their fields.
 
     Connect          has no SparkContext, no query plans and no JVM
-    3.5              has no Python data sources, so `scan` and format("zonebloom") are refused
+    3.5              has no Python data sources, so `scan` is refused
     3.5              converts no frame to an Arrow table and no Arrow table to a frame
     3.5              has other Java packages, Scala 2.12 and perhaps Java 8
     3.5              has no collations
-    3.5              sends modules to executors only by the SparkContext
     3.5 and before   are refused over Connect
-    4.0              refuses to register a data source again that it has found itself
     4.0              has no type for times of day
     4.0 and 4.1      convert schemas to Arrow without a time zone; they always use UTC
 """
@@ -28,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -36,7 +33,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from zonebloom.errors import EngineError
 
 _HAS_CLASSIC_PACKAGE = find_spec("pyspark.sql.classic") is not None
-# True if this Spark has what `scan` and format("zonebloom") are: Python data sources.
+# True if this Spark has what `scan` needs: Python data sources.
 HAS_PYTHON_SOURCES = find_spec("pyspark.sql.datasource") is not None
 if TYPE_CHECKING or HAS_PYTHON_SOURCES:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -46,14 +43,6 @@ else:
 
 __all__ = ["DataSource", "DataSourceReader", "InputPartition"]
 
-# Text in an error of Spark when Python does not start on an executor.
-PYTHON_START_FAILURE = r"(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
-# The call by which users send a module to the executors.
-SEND_MODULE_CALL = (
-    "spark.addArtifacts(path, pyfile=True)"
-    if HAS_PYTHON_SOURCES
-    else "spark.sparkContext.addPyFile(path)"
-)
 # True if this Spark converts frames to Arrow tables and back.
 _HAS_ARROW_FRAMES = hasattr(DataFrame, "toArrow")
 # Spark's type of times of day, or None if this Spark has none.
@@ -136,15 +125,11 @@ def register_source(spark: SparkSession, source: Any) -> None:
     """
     if not HAS_PYTHON_SOURCES:
         raise EngineError(
-            'scan and format("zonebloom") need the Python data sources of Spark 4, but this is '
+            "scan needs the Python data sources of Spark 4, but this is "
             f"PySpark {pyspark.__version__}; use zonebloom.spark.enable(spark), or "
             "zonebloom.spark.prune(spark.read.parquet(path)).where(...)"
         )
-    try:
-        spark.dataSource.register(source)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    spark.dataSource.register(source)
 
 
 @contextmanager

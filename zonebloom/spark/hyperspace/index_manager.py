@@ -43,6 +43,7 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.facade.indices import refresh_indices
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import index_kind
+from zonebloom.spark.explain import explain
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     CACHE_SECONDS,
@@ -66,6 +67,7 @@ from zonebloom.spark.hyperspace.source import (
 )
 from zonebloom.spark.jobs import spark_engine
 from zonebloom.spark.pruning.answer import PruningResult
+from zonebloom.spark.pruning.explanation import Explanation
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.optimizer_rule import (
     MANAGER,
@@ -74,8 +76,6 @@ from zonebloom.spark.pruning.optimizer_rule import (
     set_session_rule,
     with_index,
 )
-from zonebloom.spark.pruning.prune import describe_pruning
-from zonebloom.spark.pruning.prune_plan import PrunePlan
 from zonebloom.spark.session_settings import is_case_sensitive
 from zonebloom.spark.session_state import LruCache
 from zonebloom.spark.versions import spark_context
@@ -124,7 +124,7 @@ class IndexManager:
     <zonebloom.IndexManager ...managed: by_id (ACTIVE)>
     >>> query = spark.read.parquet("orders").where("id = 42")
     >>> manager.explain(query)
-    ZoneBloomPrune: 1 of 3 files kept
+    ZoneBloomExplanation: 1 of 3 files kept
       Relation file:...orders
         filter: id = 42
         indices: by_id.id
@@ -385,7 +385,7 @@ class IndexManager:
         df: DataFrame,
         index_name: str = "",
         extended: bool = False,
-    ) -> PrunePlan:
+    ) -> Explanation:
         """Return which indices are used for a query, or whether one is, and why others are not.
 
         Programs use ``.relations`` and ``.reasons``; `str` and HTML show a text. ``extended`` is
@@ -399,7 +399,7 @@ class IndexManager:
         records = [self._record(index_name)] if index_name else self._cached_records(settings)
         # Use a new cache, because indices in the shared one have already issued their warnings.
         lookup = ManagedLookup(self._records(), records, settings, LruCache())
-        return describe_pruning(df, lookup.ask)
+        return explain(with_index(df, lookup.ask, warns=False))
 
     def enable(self) -> None:
         """Use the indices in every query of a classic session, without `apply`.

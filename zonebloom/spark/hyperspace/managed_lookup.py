@@ -19,11 +19,11 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.pruning.answer import PruningResult
+from zonebloom.spark.pruning.explanation import Note, Reason
 from zonebloom.spark.pruning.index_lookup import IndexLookup, KnownFolders
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
-from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.paths import plain_path
 

@@ -24,7 +24,6 @@ from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.column_case import require_exact_names
 from zonebloom.sources.column_batches import columns_reader
-from zonebloom.spark.joins.cost import require_selective
 from zonebloom.spark.joins.key_origin import require_stored_column
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.rebase import first_exact_value
@@ -45,6 +44,8 @@ _DEFAULT_MEMORY = "1g"
 # The blocks of a piece, which is a row of the broadcast frame: 4 MiB.
 _PIECE_BITS = 17
 _PIECE_BLOCKS = 1 << _PIECE_BITS
+# The beginning of the name of the frame of pieces.
+FILTER_MARK = "zonebloom: "
 _PIECE, _WORDS = "__zonebloom_piece", "__zonebloom_words"
 # The filter may lack files with up to this number of rows. Their keys are read and added here.
 _MAX_MISSING_ROWS = 5_000_000
@@ -66,10 +67,10 @@ _HASHED_LIKE_SPARK = (
 
 def apply_filter_rule(
     side: JoinSide, other: JoinSide, name: str, is_stored: bool, frame: DataFrame
-) -> tuple[DataFrame, str]:
-    """Return the rows of a side whose keys may be in the other side's filter, and a sentence.
+) -> DataFrame:
+    """Return the rows of a side whose keys may be in the other side's filter.
 
-    Raise `RuleNotUsed` if the filter cannot or need not be used.
+    Raise `RuleNotUsed` if the filter cannot be used.
     """
     key, other_key = side.key_field(name), other.key_field(name)
     assert other.index is not None
@@ -78,16 +79,14 @@ def apply_filter_rule(
         reason = filter_mismatch_reason(column, arrow)
         if reason is not None:
             raise RuleNotUsed(reason)
-    is_stored |= other.is_indexed_files
     require_stored_column(other.frame, other_key.name, other.index, is_stored)
     sbbf = fit_to_memory(side.spark, sbbf)
-    passing_text = require_selective(side, key.name, sbbf, arrow)
-    return keep_possible_matches(frame, key, sbbf, arrow), (
+    description = (
         f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
         f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
-        f"{sbbf.estimated_fpp:.2%} of other keys pass, tested by Spark expressions{added_text}"
-        f"{passing_text}"
+        f"{sbbf.estimated_fpp:.2%} of other keys pass{added_text}"
     )
+    return keep_possible_matches(frame, key, sbbf, arrow, description)
 
 
 def _load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
@@ -191,7 +190,11 @@ def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | Non
 
 
 def keep_possible_matches(
-    frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType
+    frame: DataFrame,
+    key: st.StructField,
+    sbbf: Sbbf,
+    arrow: pa.DataType,
+    description: str = "",
 ) -> DataFrame:
     """Return the rows of a frame whose keys may be in the filter, without rows with a null key.
 
@@ -223,7 +226,9 @@ def keep_possible_matches(
         # these always pass.
         may_match = (sf.expr(column) < first_exact_value(key.dataType)) | may_match
     is_in_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS}) = {_PIECE}")
-    pieces = sf.broadcast(_frame_of_pieces(frame.sparkSession, sbbf.to_bytes()))
+    pieces = _frame_of_pieces(frame.sparkSession, sbbf.to_bytes())
+    # `explain` finds the description in the plan, as the name of a subquery.
+    pieces = sf.broadcast(pieces.alias(FILTER_MARK + description))
     return frame.join(pieces, is_in_piece & may_match, "left_semi")
 
 

@@ -65,7 +65,7 @@ def require_stored_column(
     else:
         raise RuleNotUsed(
             f"Spark Connect does not show whether {key} is computed, or also comes from "
-            "elsewhere, as in a union; give zonebloom.spark.Indexed(path) for the frame, or "
+            "elsewhere, as in a union; give "
             "stored_keys=True if it is the files' own column"
         )
     reason = opaque_reason(metadata)

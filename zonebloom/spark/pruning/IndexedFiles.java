@@ -114,6 +114,12 @@ public final class IndexedFiles implements FileIndex {
     return scan == null ? null : scan.result();
   }
 
+  /** Return the files of the scan that listed files last, or null if no index was asked. */
+  Scan keptFiles() {
+    Scan scan = lastScan;
+    return scan == null ? null : new Scan(session, inner, scan.directories(), keyFilters);
+  }
+
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
     dataFilters = withKeyFilters(dataFilters);
     if (dataFilters.isEmpty()) return inner.listFiles(partitionFilters, dataFilters);
@@ -671,6 +677,12 @@ public final class Plans {
   public String lastResult(Object node) {
     FileIndex files = ((FileSourceScanExec) node).relation().location();
     return files instanceof IndexedFiles ? ((IndexedFiles) files).lastResult() : null;
+  }
+
+  /** Return the files that a leaf of a physical plan reads, or null if no index was asked. */
+  public Scan keptFiles(Object node) {
+    FileIndex files = ((FileSourceScanExec) node).relation().location();
+    return files instanceof IndexedFiles ? ((IndexedFiles) files).keptFiles() : null;
   }
 
   /** Return the file index of a node of a logical plan, or null if the node reads no files. */

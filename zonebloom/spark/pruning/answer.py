@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomWarning
+from zonebloom.spark.pruning.explanation import Note, PrunedRelation, Reason
 from zonebloom.spark.pruning.listed_files import ListedFiles
-from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 
 ItemType = TypeVar("ItemType")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from operator import is_
@@ -29,10 +30,10 @@ from zonebloom.errors import (
 )
 from zonebloom.index.row_keys.rules import columns_of_entry
 from zonebloom.spark.pruning.answer import PruningResult, merge_results
+from zonebloom.spark.pruning.explanation import Note, Reason
 from zonebloom.spark.pruning.indexed_files import CatalogFiles, find_known_files
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
-from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption
@@ -44,8 +45,7 @@ CachedType = TypeVar("CachedType")
 
 # The index folder of each data folder that a request has looked at, or None if there is none.
 KnownFolders = dict[tuple[str, str], str | None]
-# One or more folders of indices.
-IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
+IndexDir = str | os.PathLike[str] | None
 
 
 class IndexLookup:
@@ -57,14 +57,18 @@ class IndexLookup:
     def __init__(
         self,
         spark: Any,
-        index_dir: IndexDirs = None,
+        index_dir: IndexDir = None,
         encryption: Encryption | None = None,
         cache: LruCache[Any] | None = None,
     ):
         if encryption is not None:
             arguments.require_secret(encryption, Encryption, "encryption")
         self._spark = spark
-        self._index_dirs = _index_dirs(index_dir)
+        self._index_dir = (
+            None
+            if index_dir is None
+            else plain_path(arguments.require_path(index_dir, "index_dir")).rstrip("/")
+        )
         self.encryption = encryption
         self._cache: LruCache[Any] = LruCache() if cache is None else cache
 
@@ -134,20 +138,21 @@ class IndexLookup:
             folders = []
         return (filesystem.type_name, folders[0]) if len(folders) == 1 else ("", root)
 
-    def missing_dirs(self) -> Iterator[IndexNotUsedWarning]:
-        """Yield a warning for each index_dir without an index, because its path may be wrong."""
-        for index_dir in self._index_dirs:
-            reason = "there is no index in it"
-            try:
-                filesystem, folder = open_path(self._spark, index_dir)
-                if Catalog(filesystem, folder).newest_number():
-                    continue
-            except (ZoneBloomError, OSError, pa.ArrowException) as error:
-                reason = str(error)
-            yield IndexNotUsedWarning(
-                f"index_dir {index_dir} is not used: {reason}; correct the path, or build an "
-                "index there"
-            )
+    def missing_index(self) -> IndexNotUsedWarning | None:
+        """Return a warning if there is no index in index_dir, because its path may be wrong."""
+        if self._index_dir is None:
+            return None
+        reason = "there is no index in it"
+        try:
+            filesystem, folder = open_path(self._spark, self._index_dir)
+            if Catalog(filesystem, folder).newest_number():
+                return None
+        except (ZoneBloomError, OSError, pa.ArrowException) as error:
+            reason = str(error)
+        return IndexNotUsedWarning(
+            f"index_dir {self._index_dir} is not used: {reason}; correct the path, or build an "
+            "index there"
+        )
 
     def indexed_folders(self, path: str) -> Iterator[tuple[pafs.FileSystem, str, str]]:
         """Yield the data folders with an index at a path or above it, each with its index folder.
@@ -178,7 +183,11 @@ class IndexLookup:
         self, filesystem: pafs.FileSystem, base: str, known_folders: KnownFolders
     ) -> list[str]:
         """Return the folders of indices that may know files below a path, the nearest first."""
-        folders = list(self._given_folders(filesystem))
+        folders: list[str] = []
+        if self._index_dir is not None:
+            # An index in another file system knows none of these files.
+            with suppress(InvalidArgument):
+                folders.append(path_in(filesystem, self._index_dir))
         for root in folders_above(base):
             key = filesystem.type_name, root
             if key not in known_folders:
@@ -197,14 +206,6 @@ class IndexLookup:
         cached = self._cache.get(folder)
         # If an index was deleted after it was read, its catalog warns about that.
         return folder if has_index or (cached is not None and cached.was_read) else None
-
-    def _given_folders(self, filesystem: pafs.FileSystem) -> Iterator[str]:
-        for index_dir in self._index_dirs:
-            try:
-                yield path_in(filesystem, index_dir)
-            except InvalidArgument:
-                # The index is in another file system, so it knows none of these files.
-                continue
 
     def _cached(
         self, place: Any, objects: tuple[Any, ...], make: Callable[[], CachedType]
@@ -299,14 +300,3 @@ class IndexLookup:
             return CatalogFiles(catalog, replace(version, indices=used_indices), known_files, files)
 
         return self._cached((place, catalog.folder, names), (version, files), open_files)
-
-
-def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
-    """Return the given folders of indices without trailing slashes."""
-    if value is None or isinstance(value, str | os.PathLike):
-        paths = [] if value is None else [arguments.require_path(value, "index_dir")]
-    elif isinstance(value, Iterable):
-        paths = [arguments.require_path(path, "an item of index_dir") for path in value]
-    else:
-        raise arguments.invalid_value(value, "index_dir", "give a path, or a list of paths")
-    return tuple(plain_path(path).rstrip("/") for path in paths)

@@ -32,6 +32,7 @@ from zonebloom.spark.pruning.optimizer_rule import jvm_plans, warn_once
 from zonebloom.spark.session_state import session_state
 from zonebloom.spark.versions import java_session
 
+_MAX_WAIT_SECONDS = 600.0
 # Spark describes a file sink by this text. After batches of other sinks nothing is refreshed.
 _FILE_SINK = re.compile(r"FileSink\[(.+)\]", re.DOTALL)
 
@@ -95,8 +96,8 @@ class IndexMaintainer:
         if match is not None:
             self._refresh_soon(self._java.qualified(java_session(self._spark), match[1]))
 
-    def wait(self, timeout: float) -> None:
-        """Wait until all reported writes are refreshed."""
+    def wait(self, timeout: float = _MAX_WAIT_SECONDS) -> None:
+        """Wait until the indices are refreshed after all reported writes."""
         try:
             if self._last is not None:
                 self._last.result(timeout)
@@ -173,8 +174,11 @@ def start_maintenance(spark: Any, lookup: IndexLookup, blocking: bool) -> None:
     state.maintainer = maintainer
 
 
-def stop_maintenance(spark: Any) -> None:
+def stop_maintenance(spark: Any, *, wait: bool = False) -> None:
+    """Follow no more writes of a session. If ``wait`` is set, wait for the last refreshes."""
     state = session_state(spark)
     maintainer, state.maintainer = state.maintainer, None
     if maintainer is not None:
         maintainer.stop()
+        if wait:
+            maintainer.wait()

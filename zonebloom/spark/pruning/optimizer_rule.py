@@ -18,9 +18,9 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.spark.pruning.answer import PruningResult, roots_text
+from zonebloom.spark.pruning.answer import PruningResult
+from zonebloom.spark.pruning.explanation import PrunedRelation, Reason
 from zonebloom.spark.pruning.jvm_scan import JvmScan
-from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 from zonebloom.spark.session_state import SessionState, compiled_java, session_state
 from zonebloom.spark.versions import (
     access_to_plans,
@@ -189,25 +189,6 @@ def remove_session_rule(spark: Any, owner: str = SESSION) -> None:
 
 def has_session_rule(spark: Any, owner: str) -> bool:
     return owner in session_state(spark).rules
-
-
-def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation:
-    """Return what an index did to a leaf of a physical plan.
-
-    The leaf itself holds the result in the JVM, so it cannot come from another session or frame.
-    """
-    text = plans.lastResult(node)
-    if text is None:
-        return PruningResult.keep_all(Reason.NOT_ASKED).describe(roots)
-    description = json.loads(text)
-    if "problem" in description:
-        return PruningResult.of_unusable_index(description["problem"]).describe(roots)
-    del description["summary"], description["has_index"]
-    indices = tuple(description.pop("indices"))
-    notes = tuple(Note(Reason[reason], text) for reason, text in description.pop("notes"))
-    return PrunedRelation(
-        roots_text(roots), tuple(roots), indices=indices, notes=notes, **description
-    )
 
 
 def _to_json(relation: PrunedRelation) -> str:

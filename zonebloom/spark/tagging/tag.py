@@ -12,7 +12,6 @@ from pyspark.sql import functions as sf
 from zonebloom.base import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.facade.dataset import Dataset, require_no_filter
-from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
@@ -25,7 +24,6 @@ from zonebloom.spark.tagging.keys import (
     match_key_columns,
 )
 from zonebloom.spark.tagging.locate import LocatedKeys, locate_frame_keys
-from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import matching_names
 
@@ -39,7 +37,6 @@ def tag_location(
     on: ColumnNames,
     *,
     partition_by: ColumnNames = (),
-    encryption: Encryption | None = None,
 ) -> DataFrame:
     """Add to each key the files and row numbers where it occurs, or nulls if it is new.
 
@@ -48,16 +45,14 @@ def tag_location(
     keys : pyspark.sql.DataFrame
         A frame of a classic session or of Connect. It may have other columns too.
     ds : Dataset, path or URI
-        Its files must be at the same paths for the driver and for the executors.
+        Its files must be at the same paths for the driver and for the executors. Give a Dataset
+        for an index in another folder, or an encrypted one. Executors need no keys.
     on : str or list of str
         Key columns, with the same names on both sides. All of them must be equal in a match. Those
         with an index choose the zones to read.
     partition_by : str or list of str
         Partition columns of the files (``day=2024-05-01``) that the keys have too. A key is then
         searched only in the files of its own partition. By default it is searched in all files.
-    encryption : Encryption, optional
-        Keys of an encrypted index, if ``ds`` is a path, as `zonebloom.dataset` takes them.
-        Executors need no keys.
 
     Returns
     -------
@@ -117,7 +112,7 @@ def tag_location(
                 f"keys.withColumnRenamed({name!r}, ...). Rename a key in the dataset's files and "
                 "in the keys, or call files_with_keys, which accepts its name"
             )
-    columns, computed_keys, candidates = _locate(keys, ds, on, partition_by, encryption)
+    columns, computed_keys, candidates = _locate(keys, ds, on, partition_by)
     tagged_keys = computed_keys.join(candidates.rows, columns.join_condition(), "left")
     return candidates.with_paths(tagged_keys).select(
         *(sf.col(quote_name(name)) for name in keys.columns),
@@ -131,13 +126,12 @@ def files_with_keys(
     on: ColumnNames,
     *,
     partition_by: ColumnNames = (),
-    encryption: Encryption | None = None,
 ) -> DataFrame:
     """Return the files that hold rows with one of the keys, for example for an erasure request.
 
     Parameters
     ----------
-    keys, ds, on, partition_by, encryption
+    keys, ds, on, partition_by
         As `tag_location` takes them.
 
     Returns
@@ -156,7 +150,7 @@ def files_with_keys(
     >>> zs.files_with_keys(keys, "orders", "id").drop("path").collect()
     [Row(fragment_id=1, num_keys=1, num_rows=1)]
     """
-    columns, computed_keys, candidates = _locate(keys, ds, on, partition_by, encryption)
+    columns, computed_keys, candidates = _locate(keys, ds, on, partition_by)
     distinct_keys = computed_keys.select(
         *(sf.col(quote_name(name)) for name in columns.names)
     ).distinct()
@@ -175,14 +169,11 @@ def _locate(
     ds: Any,
     on: ColumnNames,
     partition_by: ColumnNames,
-    encryption: Encryption | None,
 ) -> tuple[KeyFrameColumns, DataFrame, LocatedKeys]:
     if not isinstance(ds, Dataset):
         path = plain_path(arguments.require_path(ds, "ds"))
         names = [on] if isinstance(on, str) else list(on)
-        ds = open_dataset(path, keys.sparkSession, None, encryption, names)
-    elif encryption is not None:
-        raise InvalidArgument("encryption needs a path; a Dataset was opened with its own keys")
+        ds = open_dataset(path, keys.sparkSession, columns=names)
     require_no_filter(ds, "zonebloom.spark")
     spark = keys.sparkSession
     files = SparkFiles.of(ds, rebases_unknown_writers(spark), not is_case_sensitive(spark))
@@ -202,5 +193,4 @@ def _locate(
         raise InvalidArgument(f"columns of keys must not begin with {PREFIX}; rename them")
     # Some frames return other rows when they are computed again, so compute this one once.
     computed_keys = keys.localCheckpoint(eager=False)
-    with explain_spark_errors():
-        return columns, computed_keys, locate_frame_keys(computed_keys, columns, files)
+    return columns, computed_keys, locate_frame_keys(computed_keys, columns, files)

@@ -1,4 +1,4 @@
-"""PrunePlan: which files each relation of a frame skips, and why it skips no more."""
+"""Explanation: what each scan of a frame reads, and why it skips no more."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from zonebloom.base.display import (
     title_html,
 )
 from zonebloom.base.text import bytes_text
+from zonebloom.scan.explain import ScanPlan
 
 
 class Reason(Enum):
@@ -38,6 +39,7 @@ class Reason(Enum):
     FILTER_NOT_ANSWERED = "no index answers a part of the filter"
     ALL_FILES_KEPT = "every file may hold rows"
     JOIN_NOT_USED = "the keys of a join choose no files"
+    JOIN_FILTERED = "a join drops rows by a filter"
     APPLY_DISABLED = "indices are disabled in the session"
     NOT_ACTIVE = "the index is not ACTIVE"
     DATA_UNREADABLE = "the files of the index cannot be read"
@@ -102,7 +104,7 @@ class PrunedRelation:
         Why no more files were skipped.
     metrics : dict
         Spark's counts of the scan: ``numFiles``, ``numOutputRows``, ``filesSize`` in bytes and
-        ``scanTime`` in ms. Only `zonebloom.spark.last_scans` has them.
+        ``scanTime`` in ms. Empty unless the frame ran.
     """
 
     name: str
@@ -169,19 +171,24 @@ class PrunedRelation:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PrunePlan(Displayed):
-    """The effect of `zonebloom.spark.prune` on a frame; `str` and HTML show it.
+class Explanation(Displayed):
+    """What a frame reads and why, as `zonebloom.spark.explain` returns it.
+
+    `str` and HTML show a text.
 
     Attributes
     ----------
     relations : tuple of PrunedRelation
-        The scans, in the order of the plan.
+        The scans by Spark's own readers, in the order of the plan.
+    scans : tuple of ScanPlan
+        The scans of `zonebloom.spark.scan`, as they would read the files now.
     notes : tuple of Note
         Notes about the frame as a whole.
     """
 
     relations: tuple[PrunedRelation, ...] = ()
     notes: tuple[Note, ...] = ()
+    scans: tuple[ScanPlan, ...] = ()
 
     @property
     def is_pruned(self) -> bool:
@@ -198,12 +205,15 @@ class PrunePlan(Displayed):
         num_kept = sum(relation.kept_files for relation in self.relations)
         count = sum(relation.num_files for relation in self.relations)
         files = f"{num_kept:,} of {count:,} files kept" if count else "no files left out"
-        lines = [f"ZoneBloomPrune: {files}"]
+        lines = [f"ZoneBloomExplanation: {files}"]
         lines += [f"  {note}" for note in self.notes]
         for relation in self.relations:
             lines += [f"  {line}" for line in str(relation).splitlines()]
+        for scan in self.scans:
+            lines += [f"  {line}" for line in str(scan).splitlines()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         parts = [list_html(map(str, self.notes)), *(relation.html() for relation in self.relations)]
+        parts += [scan._repr_html_() for scan in self.scans]
         return styled_html(title_html(str(self).splitlines()[0]), *parts)

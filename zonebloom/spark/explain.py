@@ -1,0 +1,216 @@
+"""explain(): what each scan of a frame reads, and why it skips no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from zonebloom.base import arguments
+from zonebloom.errors import EngineError, ZoneBloomError
+from zonebloom.spark.data_source import NAME, REQUEST
+from zonebloom.spark.joins.global_filter import FILTER_MARK
+from zonebloom.spark.load import Load, ScanRequest
+from zonebloom.spark.pruning.answer import PruningResult, roots_text
+from zonebloom.spark.pruning.explanation import Explanation, Note, PrunedRelation, Reason
+from zonebloom.spark.pruning.jvm_scan import JvmScan
+from zonebloom.spark.pruning.optimizer_rule import jvm_plans
+from zonebloom.spark.relation import node_name, scala_items
+from zonebloom.spark.session_state import LruCache, session_state
+from zonebloom.spark.versions import from_jvm, is_classic, query_execution
+
+# The metrics of Spark's scans that are shown.
+_METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
+
+
+def explain(frame: DataFrame) -> Explanation:
+    """Return which index each scan of a frame asked, what it reads, and why it skips no more.
+
+    It plans the frame as Spark does to run it, which computes the small sides of joins, and runs no
+    other job. Once ``frame.collect()``, ``frame.toPandas()`` or a write ran, it shows what they
+    read, with Spark's counts. Other actions, such as ``count()`` and ``show()``, run frames of
+    their own.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Of a session under `enable`, or made by `prune`, `scan` or `filter_join`. Over Spark Connect
+        only frames of `scan` are explained, and only if this process can read the files.
+
+    Returns
+    -------
+    Explanation
+        `str` and HTML show a text; programs use ``.relations``, ``.scans`` and ``.reasons``.
+
+    Examples
+    --------
+    >>> frame = zs.prune(spark.read.parquet("orders")).where("id = 42")
+    >>> rows = frame.collect()
+    >>> print(zs.explain(frame))
+    ZoneBloomExplanation: 1 of 3 files kept
+      Relation file:...orders
+        filter: id = 42
+        indices: id_idx
+        files: 1 of 3 kept, 9.5 kB of 28.6 kB
+        Spark read 1 file, 9.5 kB, 1,000 rows, in ... ms of its tasks
+    >>> print(zs.explain(zs.scan(spark, "orders", "id = 42")).scans[0])
+    ZoneBloomScan: id = 42
+      columns: id, customer, day
+      index id_idx on id: 1 of 30 zones kept, 3 of 3 fragments covered, 10.0 kB
+      fragments: 1 read in part, 0 read whole, 2 skipped
+        1.parquet: rows 300-400
+    """
+    if not hasattr(frame, "sparkSession"):
+        raise arguments.invalid_value(frame, "frame", "give a DataFrame")
+    spark: Any = frame.sparkSession
+    if frame.isStreaming:
+        note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
+        return Explanation(notes=(note,))
+    if not is_classic(spark):
+        explanation = _describe_scans(frame, *_parts_of_message(_connect_plan(frame)))
+        if not explanation.scans and not explanation.notes:
+            text = "Spark Connect gives no access to plans; use zonebloom.spark.scan"
+            explanation = Explanation(notes=(Note(Reason.UNSUPPORTED_SESSION, text),))
+        return explanation
+    try:
+        plans = jvm_plans(spark)
+    except EngineError as error:
+        return Explanation(notes=(Note(Reason.UNSUPPORTED_SESSION, str(error)),))
+    execution = query_execution(frame)
+    # Several nodes of the plan may contain the same subquery.
+    nodes = {node.id(): node for node in _leaves(execution.executedPlan())}
+    requests, filters = _parts_of_plan(spark, execution.analyzed())
+    explanation = _describe_scans(frame, requests, filters)
+    joins = from_jvm(spark, plans.joinNotes(execution.optimizedPlan()))
+    return replace(
+        explanation,
+        relations=tuple(_describe_leaf(spark, plans, node) for node in nodes.values()),
+        notes=(*explanation.notes, *(Note(Reason.JOIN_NOT_USED, text) for text in joins)),
+    )
+
+
+def _describe_scans(frame: DataFrame, requests: list[str], filters: list[str]) -> Explanation:
+    """Describe the scans of the data source, and the filters of joins."""
+    source = session_state(frame.sparkSession).source
+    notes = [Note(Reason.JOIN_FILTERED, text) for text in filters]
+    scans = []
+    for text in requests:
+        request = ScanRequest.from_text(text)
+        keys = None if request.encryption is None else source.keys[request.encryption]
+        try:
+            scans.append(Load(request, frame.sparkSession, keys).plan(described=True))
+        except (ZoneBloomError, OSError) as error:
+            notes.append(Note(Reason.DATA_UNREADABLE, str(error)))
+    return Explanation(notes=tuple(notes), scans=tuple(scans))
+
+
+def _parts_of_plan(spark: Any, plan: Any) -> tuple[list[str], list[str]]:
+    """Return the requests of scans and the descriptions of filters in a logical plan."""
+    requests, filters, nodes = [], [], [plan]
+    while nodes:
+        node = nodes.pop()
+        name = node_name(node)
+        if name == "DataSourceV2Relation" and node.table().name() == NAME:
+            requests.append(from_jvm(spark, node.options().asCaseSensitiveMap())[REQUEST])
+        elif name == "SubqueryAlias" and node.alias().startswith(FILTER_MARK):
+            filters.append(node.alias().removeprefix(FILTER_MARK))
+        nodes += reversed(scala_items(node.children()))
+    return requests, filters
+
+
+def _connect_plan(frame: Any) -> Any:
+    """Return the message in which a frame of Spark Connect is sent to the server."""
+    return frame._plan.to_proto(frame.sparkSession.client)  # noqa: SLF001
+
+
+def _parts_of_message(message: Any) -> tuple[list[str], list[str]]:
+    """Return the requests of scans and the descriptions of filters in a message of Connect."""
+    requests: list[str] = []
+    filters: list[str] = []
+    messages = [message]
+    while messages:
+        message = messages.pop()
+        kind = message.DESCRIPTOR.name
+        if kind == "DataSource" and message.format == NAME:
+            requests.append(message.options[REQUEST])
+        elif kind == "SubqueryAlias" and message.alias.startswith(FILTER_MARK):
+            filters.append(message.alias.removeprefix(FILTER_MARK))
+        for field, value in message.ListFields():
+            if field.message_type is None or field.message_type.GetOptions().map_entry:
+                continue
+            messages += [value] if hasattr(value, "DESCRIPTOR") else list(value)
+    return requests, filters
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    """Yield the leaves of a physical plan, those of subqueries last and those of reuses only once.
+
+    The scans of the data source are left out, because their requests are found elsewhere.
+    """
+    name = node_name(plan)
+    if name == "AdaptiveSparkPlanExec":
+        children = [plan.executedPlan()]
+    elif name.endswith("QueryStageExec"):
+        children = [plan.plan()]
+    else:
+        children = scala_items(plan.children())
+    is_request = name == "BatchScanExec" and plan.table().name() == NAME
+    if not children and not name.startswith("Reused") and not is_request:
+        yield plan
+    for child in (*children, *scala_items(plan.subqueries())):
+        yield from _leaves(child)
+
+
+def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
+    java_scan = plans.scan(node)
+    if java_scan is None:
+        return _describe_unlisted(plans, node)
+    scan = JvmScan(java_scan, session_state(spark).listings)
+    java_kept, text = plans.keptFiles(node), plans.lastResult(node)
+    kept_files = scan.files if java_kept is None else JvmScan(java_kept, LruCache()).files
+    fields: dict[str, Any] = {}
+    if text is None:
+        reason = Reason.NOT_ASKED if scan.filters else Reason.NO_FILTER
+        fields["notes"] = (Note(reason),)
+    elif "problem" in (description := json.loads(text)):
+        fields["notes"] = (Note(Reason.INDEX_DAMAGED, description["problem"]),)
+    else:
+        fields["filter"] = description["filter"]
+        fields["indices"] = tuple(description["indices"])
+        fields["notes"] = tuple(Note(Reason[reason], note) for reason, note in description["notes"])
+    return PrunedRelation(
+        roots_text(scan.roots),
+        tuple(scan.roots),
+        num_files=len(scan.files),
+        num_bytes=int(scan.files.sizes.sum()),
+        kept_files=len(kept_files),
+        kept_bytes=int(kept_files.sizes.sum()),
+        kept_paths=tuple(kept_files.paths.to_pylist()),
+        metrics=_metrics(node),
+        **fields,
+    )
+
+
+def _describe_unlisted(plans: Any, node: Any) -> PrunedRelation:
+    """Describe a leaf of a physical plan that lists no Parquet files."""
+    roots: list[str] = []
+    reason = Reason.UNSUPPORTED_RELATION
+    if node_name(node) == "InMemoryTableScanExec":
+        reason = Reason.CACHED
+        scans = filter(None, map(plans.scan, _leaves(node.relation().cachedPlan())))
+        roots = [root for scan in scans for root in JvmScan(scan, LruCache()).roots]
+    relation = PruningResult.keep_all(reason).describe(roots)
+    return replace(relation, name=relation.name or node.toString().split("\n")[0][:100])
+
+
+def _metrics(node: Any) -> dict[str, int]:
+    """Return Spark's counts of a scan, or nothing if it did not run."""
+    metrics = node.metrics()
+    found = {name: metrics.apply(name) for name in _METRICS if metrics.contains(name)}
+    has_run = any(
+        not found[name].isZero() for name in ("numOutputRows", "scanTime") if name in found
+    )
+    return {name: metric.value() for name, metric in found.items()} if has_run else {}
