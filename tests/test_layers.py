@@ -49,7 +49,7 @@ ALLOWED_UPWARDS = {
     ("facade.engine", "spark.jobs"): "a build uses the active Spark session",
     (
         "spark.pruning.index_lookup",
-        "spark.hyperspace.records",
+        "spark.hyperspace.documents",
     ): "an index that a manager deleted is not used",
     (
         "facade.opening",
@@ -349,7 +349,7 @@ def test_every_allowed_upward_import_exists():
         Import("scan.plan", "facade", is_for_types=True),
         Import("facade.dataset", "plots"),
         Import("parquet.nested_reader", "index.table"),
-        Import("spark.pruning.prune", "spark.hyperspace.managed_lookup"),
+        Import("spark.pruning.prune", "spark.hyperspace.documents"),
     ],
     ids=lambda edge: f"{edge.source} to {edge.target}",
 )

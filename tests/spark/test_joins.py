@@ -402,10 +402,6 @@ def test_too_large_or_too_full_filters_are_not_used(
     assert rows(frame) == rows(other_frame.join(oracle, "id"))
 
 
-SIZES = ["0", "4096", "4096b", "4096B", "4k", "4kb", " 4KiB ", "7m", "5G", "5gib", "2t", "2pb"]
-NO_SIZES = ["", "g", "4 g", "1.5g", "0x10", "4e", "4bb", "4ib", "4g2", "lots"]
-
-
 @pytest.fixture
 def settable_memory(spark):
     """Let a test set the memory of the executors, which usually a running session refuses."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,6 @@ from zonebloom.errors import (
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import open_managed_source
 
 ROWS = 1_000
@@ -182,7 +180,7 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
     frame = spark.read.parquet(str(lake))
     unknown = [
         *(ids.delete_index, ids.restore_index, ids.vacuum_index, ids.refresh_index),
-        *(ids.optimize_index, ids.cancel, ids.index),
+        *(ids.optimize_index, ids.index),
     ]
     for action in unknown:
         with pytest.raises(IndexNotFound, match=r"no index 'none'; there is: ids; indexes\(\)"):
@@ -193,7 +191,6 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
     for action, message in [
         (ids.restore_index, "nothing to restore"),
         (ids.vacuum_index, "call delete_index first"),
-        (ids.cancel, "none to cancel"),
     ]:
         with pytest.raises(InvalidState, match=f"'ids' is ACTIVE.*{message}"):
             action("ids")
@@ -202,7 +199,6 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
         (ids.delete_index, "deleted already"),
         (ids.refresh_index, "call restore_index first"),
         (ids.optimize_index, "call restore_index first"),
-        (ids.cancel, "none to cancel"),
     ]:
         with pytest.raises(InvalidState, match=f"'ids' is DELETED.*{message}"):
             action("ids")
@@ -210,14 +206,13 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
         ids.create_index(frame, config)
     assert state(ids) == "DELETED"
     # Unknown names leave nothing in the system folder.
-    assert os.listdir(ids._records().path) == ["ids"]
+    assert os.listdir(ids._documents().path) == ["ids.json"]
 
 
 def test_unknown_refresh_modes_raise(ids):
     for action in (ids.refresh_index, ids.optimize_index):
         with pytest.raises(InvalidArgument, match="mode is 'fast'; it is one of"):
             action("ids", mode="fast")
-    assert ids._records().latest("ids").number == 1
 
 
 # Refresh
@@ -343,8 +338,9 @@ def test_the_manager_notices_an_index_that_was_dropped_without_it(ids, lake):
     zb.dataset(lake).drop_index("ids.Name")
     with pytest.raises(IndexNotFound, match=r"ids\.Name.*mode='full'"):
         ids.refresh_index("ids", mode="incremental")
-    assert state(ids) == "ACTIVE"
+    assert state(ids) == "DOESNOTEXIST"
     ids.refresh_index("ids", mode="full")
+    assert state(ids) == "ACTIVE"
     assert_right(lake, 3)
     ids.delete_index("ids")
     zb.dataset(lake).drop_index("ids.id")
@@ -395,28 +391,6 @@ def test_a_failed_build_changes_nothing(manager, spark, lake):
     (lake / "1.parquet").write_bytes(good)
     manager.refresh_index("ids", mode="incremental")
     assert_right(lake, 3)
-
-
-def test_a_creation_whose_process_died_can_be_cancelled(manager, spark, lake):
-    """The record exists without filters. The tests of records kill a process at every step."""
-    path = str(lake)
-    wanted = Record("ids", State.ACTIVE, 0, path, str(index_folder(path)), ("id", "Name"), 9, 0.1)
-    manager._records().put(wanted)
-    frame = spark.read.parquet(path)
-    assert state(manager) == "CREATING"
-    with pytest.raises(IndexExists, match=r"was interrupted, call cancel\('ids'\)"):
-        manager.create_index(frame, BFIndexConfig("ids", ["id"]))
-    with pytest.raises(IndexNotFound, match="mode='full'"):
-        manager.refresh_index("ids", "incremental")
-    manager.cancel("ids")
-    assert manager.indexes().collect() == []
-    manager.create_index(frame, BFIndexConfig("ids", ["id"]))
-    assert_right(lake, 3)
-    # A full refresh builds it from its record.
-    manager._records().put(replace(wanted, name="other", columns=("id",)))
-    manager.refresh_index("other")
-    assert_right(lake, 3)
-    assert manager.index("other").first().expectedNumItems == 9
 
 
 def test_two_concurrent_managers_do_no_harm(manager, spark, lake):
@@ -577,7 +551,8 @@ def test_the_manager_indexes_partitioned_data_in_a_separate_index_folder(manager
         folder.mkdir(parents=True)
         write(folder, year)
     frame = spark.read.parquet(str(parts))
-    manager.create_index(frame, BFIndexConfig("ids", ["id"]), index_dir=str(tmp_path / "aside"))
+    manager = IndexManager(spark, index_dir=tmp_path / "aside")
+    manager.create_index(frame, BFIndexConfig("ids", ["id"]))
     assert not index_folder(parts).exists()
     row = manager.index("ids").first()
     assert row.indexLocation == str(tmp_path / "aside") and row.numSourceFiles == 2
@@ -585,6 +560,9 @@ def test_the_manager_indexes_partitioned_data_in_a_separate_index_folder(manager
     assert counts(manager) == [2, 1, 0]
     manager.refresh_index("ids", "incremental")
     assert counts(manager) == [3, 0, 0]
+    id_ = table(9)["id"][0].as_py()
+    query = manager.apply(spark.read.parquet(str(parts)).where(f"id = {id_}"))
+    assert query.count() == 1 and manager.why_not(query).relations[0].kept_files == 1
 
 
 # Sizes
@@ -599,58 +577,20 @@ def test_filters_over_all_keys_that_would_be_too_large_are_refused(manager, lake
 # The conf
 
 
-def test_keys_are_read_and_written_in_two_ways(manager, spark):
-    assert manager.is_enabled() is False
-    manager.enable()
-    assert manager.is_enabled() is True
-    manager.disable()
-    assert manager.is_enabled() is False
-    assert IndexManager(spark).is_enabled() is False
-    manager.enable()
-    assert manager.is_enabled() is True
-    spark.conf.unset("zonebloom.apply.enabled")
-    spark.conf.set("spark.zonebloom.apply.enabled", "FALSE")
-    assert manager.is_enabled() is False
-    spark.conf.set("zonebloom.apply.enabled", "true")
-    assert manager.is_enabled() is True
-    # Hyperspace's own keys are its own.
-    spark.conf.set("spark.hyperspace.apply.enabled", "false")
-    assert manager.is_enabled() is True
-    manager.disable()
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("zonebloom.apply.enabled", "yes"),
-        ("zonebloom.index.hybridscan.enabled", "1"),
-        ("zonebloom.index.hybridscan.maxAppendedRatio", "1.5"),
-        ("zonebloom.index.hybridscan.maxDeletedRatio", "nan"),
-        ("zonebloom.index.cache.expiryDurationInSeconds", "-1"),
-        ("zonebloom.index.cache.expiryDurationInSeconds", "inf"),
-        ("zonebloom.system.path", "hdfs://host/indexes"),
-    ],
-)
-def test_values_that_do_not_fit_are_named(manager, spark, key, value):
-    spark.conf.set(key, value)
-    with pytest.raises(InvalidArgument) as caught:
+def test_keys_are_read_in_two_ways(manager, spark, tmp_path):
+    spark.conf.set(f"spark.{SYSTEM_PATH}", str(tmp_path / "other"))
+    assert manager._documents().path == str(tmp_path / "system")
+    spark.conf.unset(SYSTEM_PATH)
+    assert manager._documents().path == str(tmp_path / "other")
+    spark.conf.set(SYSTEM_PATH, "hdfs://host/indexes")
+    with pytest.raises(InvalidArgument, match=r"(?s)hdfs://host/indexes.*zonebloom\.system\.path"):
         manager.indexes()
-    assert key in str(caught.value) and value in str(caught.value)
-
-
-def test_every_key_is_in_the_table_with_its_default():
-    from zonebloom.spark.hyperspace import config
-
-    for key, (default, _, _) in config.SETTINGS.items():
-        assert f"\n    {key} " in config.__doc__
-        line = next(t for t in config.__doc__.splitlines() if t.startswith(f"    {key} "))
-        assert line.split()[1] == default
 
 
 def test_the_default_system_path_is_in_the_warehouse(manager, spark):
     spark.conf.unset(SYSTEM_PATH)
     warehouse = spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
-    assert manager._records().path == f"{warehouse}/zonebloom_indexes"
+    assert manager._documents().path == f"{warehouse}/zonebloom_indexes"
     assert not Path(warehouse, "zonebloom_indexes").exists()
 
 

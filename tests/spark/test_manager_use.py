@@ -12,19 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
-from seams import replace_function, set_constant
+from seams import set_constant
 from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.hyperspace import records
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.pruning.explanation import Reason
-from zonebloom.spark.pruning.optimizer_rule import MANAGER, remove_session_rule
 
 ROWS = 500
 FILES = 6
@@ -117,7 +114,7 @@ def applied(manager, frame):
     result = rows(manager.apply(frame))
     manager.enable()
     assert rows(frame.alias("again")) == result
-    remove_session_rule(frame.sparkSession, MANAGER)
+    manager.disable()
     return result
 
 
@@ -167,66 +164,14 @@ def test_files_are_skipped_and_rows_stay(manager, spark, conf, lake, condition, 
     assert applied(manager, frame) == expected(spark, conf, frame)
 
 
-def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    pruned = manager.apply(frame)
-    manager.disable()
-    assert files(manager, frame) == EVERY
-    assert read(pruned) == read(frame.alias("off")) == [FILES]
-    plan = manager.why_not(frame)
-    assert plan.reasons == {Reason.APPLY_DISABLED}
-    assert "disabled" in explained(manager, frame)
-    manager.enable()
-    assert files(manager, frame) == [2]
-    assert read(manager.apply(frame)) == read(frame.alias("on")) == [1]
-    remove_session_rule(spark, MANAGER)
-
-
-def test_a_manager_leaves_enable_alone(manager, spark, lake):
-    def num_read(text):
-        frame = spark.read.parquet(str(lake)).where(text)
-        assert frame.count() == 1
-        return read(frame)
-
+def test_a_manager_enables_the_session(manager, spark, lake):
+    frame = spark.read.parquet(str(lake))
     assert not manager.is_enabled()
-    zs.enable(spark)
-    try:
-        assert num_read("id = 2003") == [1] and not manager.is_enabled()
-        manager.enable()
-        assert manager.is_enabled() and IndexManager(spark).isEnabled()
-        manager.disable()
-        assert num_read("id = 2004") == [1] and not manager.is_enabled()
-        manager.enable()
-        zs.disable(spark)
-        assert num_read("id = 2005") == [1] and manager.is_enabled()
-        manager.disable()
-        assert num_read("id = 2006") == [FILES]
-    finally:
-        zs.disable(spark)
-        remove_session_rule(spark, MANAGER)
-
-
-def test_queries_run_although_the_manager_fails(manager, spark, conf, lake):
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    pruned = manager.apply(frame)
     manager.enable()
-    try:
-        conf.set("zonebloom.index.hybridscan.maxAppendedRatio", "many")
-        with pytest.warns(IndexNotUsedWarning, match="maxAppendedRatio") as caught:
-            for query in (pruned, frame.alias("in the session")):
-                assert [row.id for row in query.collect()] == [2003]
-                assert files_read(query) == [FILES]
-        # PySpark 3.5 also gives warnings of its own.
-        assert [warning.category for warning in caught].count(IndexNotUsedWarning) == 1
-    finally:
-        remove_session_rule(spark, MANAGER)
-
-
-def test_only_indices_of_the_manager_are_used(manager, spark, conf, lake, tmp_path):
-    conf.set(SYSTEM_PATH, str(tmp_path))
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    assert files(manager, frame) == EVERY
-    assert manager.why_not(frame).reasons == {Reason.NO_INDEX}
+    assert manager.is_enabled() and IndexManager(spark).isEnabled()
+    assert read(frame.where("id = 2003")) == [1]
+    zs.disable(spark)
+    assert not manager.is_enabled() and read(frame.where("id = 2004")) == [FILES]
 
 
 # Hybrid scan
@@ -258,11 +203,8 @@ def test_appended_files_never_take_an_index_out_of_use(changing, spark, conf):
     appended_files = list(range(10, 30))
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 17004)")
     # Most bytes are in files that the index does not cover. It excludes five of six others.
-    for ratio in (None, "0.3", "0"):
-        if ratio is not None:
-            conf.set("zonebloom.index.hybridscan.maxAppendedRatio", ratio)
-        assert files(manager, frame) == [2, *appended_files]
-        assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
+    assert files(manager, frame) == [2, *appended_files]
+    assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
     with pytest.warns(StaleIndexWarning):
         assert applied(manager, frame) == expected(spark, conf, frame)
     manager.refresh_index("ids", mode="quick")
@@ -280,7 +222,7 @@ def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spar
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
     assert files(manager, frame) == [*EVERY, 7]
     assert manager.why_not(frame).reasons >= {Reason.HYBRID_SCAN_DISABLED}
-    message = r"1 files were appended or changed.*is false.*mode='quick'"
+    message = r"hybrid scan is disabled: not indexed, so kept: 7\.parquet"
     with pytest.warns(IndexNotUsedWarning, match=message):
         assert applied(manager, frame) == expected(spark, conf, frame)
     manager.refresh_index("ids", mode="quick")
@@ -290,7 +232,7 @@ def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spar
     # A quick refresh does not read the changed file, so the index stays out of use.
     manager.refresh_index("ids", mode="quick")
     assert files(manager, frame) == [*EVERY, 7]
-    message = r"1 files were appended or changed.*is false.*mode='incremental'"
+    message = r"hybrid scan is disabled: changed since they were indexed, so kept: 0\.parquet"
     with pytest.warns(IndexNotUsedWarning, match=message):
         assert applied(manager, frame) == expected(spark, conf, frame)
     manager.refresh_index("ids", mode="incremental")
@@ -347,9 +289,6 @@ def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
         manager.delete_index("ids")
     finally:
         zs.disable(spark)
-    # The other manager may use its cached records for a while.
-    assert files(other, frame) == [2]
-    conf.set("zonebloom.index.cache.expiryDurationInSeconds", "0")
     assert files(other, frame) == EVERY
     manager.restore_index("ids")
     assert files(other, frame) == [2]
@@ -388,25 +327,19 @@ def test_each_relation_of_a_join_uses_its_own_index(manager, spark, lake, tmp_pa
     assert applied(manager, query) == rows(query)
 
 
-def test_a_column_may_have_several_indices_in_several_folders(changing, spark, tmp_path):
+def test_a_column_may_have_several_indices(changing, spark):
     manager, lake = changing
     frame = spark.read.parquet(str(lake)).where("id = 2003")
 
     def used(query):
-        (relation,) = manager.why_not(query).relations
-        return relation.indices, relation.reasons
+        plan = manager.why_not(query)
+        return plan.relations[0].indices, plan.reasons
 
     manager.create_index(str(lake), BFIndexConfig("later", ["id"]))
     assert used(frame) == (("ids.id", "later.id"), frozenset())
     manager.delete_index("later")
     assert used(frame) == (("ids.id",), {Reason.NOT_ACTIVE})
     assert manager.why_not(frame, "ids").reasons == frozenset()
-    aside = str(tmp_path / "aside")
-    manager.create_index(str(lake), BFIndexConfig("aside", ["Name"]), index_dir=aside)
-    # Both folders are used, and each index excludes files.
-    frame_of_both = spark.read.parquet(str(lake)).where("id IN (2003, 3003) AND Name = 'n3003'")
-    assert files(manager, frame_of_both) == [3]
-    assert set(used(frame_of_both)[0]) == {"ids.id", "aside.Name"}
     with pytest.raises(IndexNotFound, match="no index 'nope'"):
         manager.why_not(frame, "nope")
 
@@ -433,8 +366,14 @@ def test_a_file_is_read_only_if_no_index_of_the_column_excludes_it(spark, conf, 
     totals = dict.fromkeys([*kinds, "all", "holders"], 0)
     for key in range(50, 1_250, 61):
         frame = spark.read.parquet(str(lake)).where(f"id = {key}")
-        kept = {name: set(manager.why_not(frame, name).relations[0].kept_paths) for name in kinds}
-        kept["all"] = set(manager.why_not(frame).relations[0].kept_paths)
+        kept = {}
+        for name in [*kinds, "all"]:
+            others = [other for other in kinds if name not in (other, "all")]
+            for other in others:
+                manager.delete_index(other)
+            kept[name] = set(manager.why_not(frame).relations[0].kept_paths)
+            for other in others:
+                manager.restore_index(other)
         assert kept["all"] == set.intersection(*map(kept.get, kinds))
         holders = kept["holders"] = [number for number, ids in ids_of_files.items() if key in ids]
         for name, paths in kept.items():
@@ -450,28 +389,6 @@ def test_a_file_is_read_only_if_no_index_of_the_column_excludes_it(spark, conf, 
     assert manager.why_not(frame).relations[0].indices == ("coarse.id", "fine.id")
 
 
-def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, monkeypatch):
-    manager, lake = changing
-    opened = []
-    replace_function(
-        monkeypatch,
-        records,
-        "measure_drift",
-        lambda *arguments: opened.append(1) or measure_drift(*arguments),
-    )
-    for number in range(3):
-        result = manager.apply(spark.read.parquet(str(lake)).where(f"id = 200{number}"))
-        assert result.count() == 1
-    assert len(opened) == 1
-    write(lake, 9)
-    with pytest.warns(StaleIndexWarning):
-        assert manager.apply(spark.read.parquet(str(lake)).where("id = 9001")).count() == 1
-    assert len(opened) == 2
-    manager.refresh_index("ids", "incremental")
-    assert manager.apply(spark.read.parquet(str(lake)).where("id = 9002")).count() == 1
-    assert len(opened) == 3
-
-
 def test_lost_or_damaged_indices_lose_no_rows(changing, spark, conf):
     manager, lake = changing
     frame = spark.read.parquet(str(lake)).where("id = 2003")
@@ -483,14 +400,10 @@ def test_lost_or_damaged_indices_lose_no_rows(changing, spark, conf):
         assert applied(manager, frame) == expected(spark, conf, frame)
     assert Reason.INDEX_DAMAGED in manager.why_not(frame).reasons
     zb.dataset(lake).drop_index("ids.id")
-    with pytest.warns(IndexNotUsedWarning, match=r"ids\.id is not in.*mode='full'"):
-        manager.apply(frame).collect()
+    assert applied(manager, frame) == expected(spark, conf, frame)
     assert Reason.MISSING in manager.why_not(frame).reasons
     manager.refresh_index("ids", mode="full")
     assert files(manager, frame) == [2]
-    for file in lake.glob("*.parquet"):
-        file.unlink()
-    assert Reason.DATA_UNREADABLE in manager.why_not(frame).reasons
 
 
 # explain
@@ -520,12 +433,6 @@ def html_text(result):
     tags.close()
     assert tags.open == []
     return "".join(tags.text)
-
-
-def explained(manager, frame):
-    texts = []
-    manager.explain(frame, redirectFunc=texts.append)
-    return texts[0]
 
 
 def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):

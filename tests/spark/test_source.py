@@ -285,6 +285,27 @@ def test_errors_say_what_to_do(spark, folder):
         spark.read.format("zonebloom").load(folder)
 
 
+def test_a_dataset_stands_for_its_files(spark, tmp_path, monkeypatch):
+    """A glob has fewer files than its folder, and so has a dataset that was opened before."""
+    for part in (1, 2):
+        (tmp_path / "lake" / f"p={part}").mkdir(parents=True)
+        for number in (0, 1):
+            table = pa.table({"id": [part * 10 + number, 7]})
+            pq.write_table(table, tmp_path / "lake" / f"p={part}" / f"{number}.parquet")
+    monkeypatch.chdir(tmp_path)
+    names = [f"lake/p=1/{number}.parquet" for number in (0, 1)]
+    for paths in ("lake", "lake/*/0.parquet", names, f"file://{tmp_path}/lake/p=2"):
+        ds = zb.dataset(paths)
+        wanted = sorted(ds.to_table(["id"])["id"].to_pylist())
+        assert sorted(row.id for row in zs.scan(spark, ds).collect()) == wanted
+    ds = zb.dataset("lake/p=1")
+    pq.write_table(pa.table({"id": [99]}), tmp_path / "lake" / "p=1" / "new.parquet")
+    assert sorted(row.id for row in zs.scan(spark, ds).collect()) == [7, 7, 10, 11]
+    for other in (ds.filter("id = 7"), zb.dataset(pa.table({"id": [1]}))):
+        with pytest.raises(InvalidArgument):
+            zs.scan(spark, other)
+
+
 def test_several_paths_are_read(spark, folder, oracle):
     paths = [f"{folder}/0.parquet", f"file:{folder}/2.parquet"]
     wanted = rows(oracle.where("id = 5 AND (row < 2000 OR row >= 4000)"))

@@ -39,7 +39,7 @@ except ModuleNotFoundError:
         "zonebloom.spark needs PySpark; run pip install 'zonebloom[spark]'"
     ) from None
 
-from zonebloom.spark.explain import explain
+from zonebloom.spark.explaining import explain
 from zonebloom.spark.frames import scan
 from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
 from zonebloom.spark.joins.filter_join import filter_join

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
-from zonebloom.errors import InvalidArgument
+from zonebloom.base.notices import collected_warnings
+from zonebloom.errors import InvalidArgument, ZoneBloomError
 from zonebloom.facade.dataset import Dataset, require_no_filter
 from zonebloom.spark.data_source import NAME, REQUEST, register_source_for
 from zonebloom.spark.load import ScanRequest
+from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
 from zonebloom.spark.session_settings import parallelism, quote_name
 from zonebloom.spark.versions import is_classic, spark_context
-from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path, is_uri, plain_path
 
 FilePaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -37,8 +39,8 @@ def scan(
         Classic or Connect.
     path : path, URI, glob, list of them, or Dataset
         The driver and the executors must see the files at the same path. A Dataset stands for its
-        folder or list of files, with its index folder and its encryption: Spark's driver gets the
-        keys, but they appear in no option and no plan. Executors read only data and get no keys.
+        files, with its index folder and its encryption: Spark's driver gets the keys, but they
+        appear in no option and no plan. Executors read only data and get no keys.
     filter : str, optional
         A condition in Spark SQL. Zones in which it cannot be true are not read. Spark applies it
         to the rows of the others, as ``where`` does, with all of Spark's functions, casts,
@@ -88,7 +90,7 @@ def scan(
         if index_dir is not None:
             raise InvalidArgument("index_dir needs a path; a Dataset has its own index folder")
         encryption, index_dir = path.opened.catalog.encryption, path.index_dir
-        source = _source_of(path)
+        source = _source_of(path, spark)
     else:
         source = absolute_paths(path)
         # Another process, which may have another working directory, opens the paths.
@@ -123,13 +125,19 @@ def absolute_paths(paths: FilePaths) -> str | list[str]:
     return [plain_path(absolute_path(os.fspath(path))) for path in paths]
 
 
-def _source_of(ds: Dataset) -> str | list[str]:
-    """Return the folder or the files of a dataset, to be opened by another process."""
+def _source_of(ds: Dataset, spark: SparkSession) -> str | list[str]:
+    """Return the folder or the files by which another process opens the files of a dataset."""
     require_no_filter(ds, "zonebloom.spark")
     source = ds.opened.source
-    if not is_uri(ds.title) and (source.is_table_snapshot or not is_local(source.filesystem)):
-        raise InvalidArgument("scan reads Parquet files by their paths; give the path or the URI")
-    if is_uri(ds.title):
-        return ds.title
-    has_folder = ds._list_files is not None  # noqa: SLF001
-    return absolute_path(source.root) if has_folder else absolute_paths(ds.files)
+    folder = ds.title if is_uri(ds.title) else absolute_path(ds.title)
+    has_paths = not (source.is_table_snapshot or source.has_views or source.is_in_memory)
+    for paths in (folder, ds.files) if has_paths else ():
+        # A folder may have other files meanwhile, and a list of files has no partition columns.
+        with suppress(ZoneBloomError, OSError), collected_warnings():
+            opened = open_dataset(paths, spark, ds.index_dir, ds.opened.catalog.encryption)
+            if opened.files == ds.files and opened.schema.equals(ds.schema):
+                return paths
+    raise InvalidArgument(
+        f"scan cannot open the files of {ds.title} by their paths in another process; give the "
+        "path, or call ds.refresh() if files were added since the dataset was opened"
+    )

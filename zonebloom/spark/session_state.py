@@ -54,10 +54,10 @@ class SessionState:
         files, so a long session may issue very many.
     listings : LruCache
         The last listing of each tuple of root paths, with its digest.
-    rules : dict
-        The optimizer rules by owner. The last one is installed.
+    has_rule : bool
+        Whether all queries of the session ask an index.
     deleted_indices : tuple or None
-        The deleted indices of managers, as `zonebloom.spark.hyperspace.records` caches them.
+        The files that told the deleted indices of managers, and these indices.
     source : type or None
         The data source class that is registered in the session.
     maintainer : IndexMaintainer or None
@@ -66,7 +66,7 @@ class SessionState:
 
     issued_warnings: LruCache[bool] = field(default_factory=lambda: LruCache(1024))
     listings: LruCache[Any] = field(default_factory=LruCache)
-    rules: dict[str, Any] = field(default_factory=dict)
+    has_rule: bool = False
     deleted_indices: Any = None
     source: Any = None
     maintainer: Any = None

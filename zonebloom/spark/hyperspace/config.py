@@ -4,32 +4,22 @@ Settings are read from ``spark.conf`` each time they are used. ``spark-submit --
 ``spark-defaults.conf`` accept only keys that begin with ``spark.``, so each key may also have this
 prefix. If both are set, the key without it counts.
 
-    key                                                default   meaning
-    zonebloom.apply.enabled                            true      whether indices are used; set by
-                                                                 enable() and disable()
-    zonebloom.system.path                              (1)       folder of the records of indices
-    zonebloom.index.hybridscan.enabled                 true      whether an index is used although
-                                                                 files were added or changed after
-                                                                 its build
-    zonebloom.index.hybridscan.maxAppendedRatio        0.3       accepted, without effect (2)
-    zonebloom.index.hybridscan.maxDeletedRatio         0.2       accepted, without effect (2)
-    zonebloom.index.cache.expiryDurationInSeconds      300       seconds for which queries use
-                                                                 cached records
+    key                                  default   meaning
+    zonebloom.system.path                (1)       folder of the documents of indices
+    zonebloom.index.hybridscan.enabled   true      whether queries of the session use an index of
+                                                   files to which others were added, or of which
+                                                   some changed
 
 (1) ``zonebloom_indexes`` in ``spark.sql.warehouse.dir``.
-(2) An index is used however many files were added, changed or deleted: it still excludes as many of
-    the others.
 
-The names and defaults are Hyperspace's, with one exception. Hyperspace's hybrid scan is off by
-default, because it adds a union and a shuffle to the plan. Here it is on, because Spark simply
-reads the files that the index does not know, which costs nothing else and loses no rows. Keys that
-begin with ``spark.hyperspace`` belong to Hyperspace and are not read, so that a session can use
-both.
+The names are Hyperspace's. Its hybrid scan is off by default, because it adds a union and a shuffle
+to the plan. Here it is on, because Spark simply reads the files that the index does not know, which
+costs nothing else and loses no rows. Keys that begin with ``spark.hyperspace`` belong to Hyperspace
+and are not read, so that a session can use both.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,14 +31,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.sizing import validate_target
 from zonebloom.storage.paths import absolute_path, is_uri, plain_path
 
-APPLY_ENABLED = "zonebloom.apply.enabled"
 SYSTEM_PATH = "zonebloom.system.path"
-HYBRID_ENABLED = "zonebloom.index.hybridscan.enabled"
-MAX_APPENDED_RATIO = "zonebloom.index.hybridscan.maxAppendedRatio"
-MAX_DELETED_RATIO = "zonebloom.index.hybridscan.maxDeletedRatio"
-CACHE_SECONDS = "zonebloom.index.cache.expiryDurationInSeconds"
-
-_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,42 +90,9 @@ def require_name(name: Any) -> str:
     return name
 
 
-# The default, the maximum of a number (None for true or false), and a description of each setting.
-SETTINGS: dict[str, tuple[str, float | None, str]] = {
-    APPLY_ENABLED: ("true", None, "true or false"),
-    HYBRID_ENABLED: ("true", None, "true or false"),
-    MAX_APPENDED_RATIO: ("0.3", 1.0, "a number from 0 to 1"),
-    MAX_DELETED_RATIO: ("0.2", 1.0, "a number from 0 to 1"),
-    CACHE_SECONDS: ("300", sys.float_info.max, "a number of seconds, 0 or more"),
-}
-
-
-def read_settings(spark: SparkSession) -> dict[str, Any]:
-    settings: dict[str, Any] = {SYSTEM_PATH: _system_path(spark)}
-    for key, (default, most, expected) in SETTINGS.items():
-        text = _read_setting(spark, key)
-        try:
-            settings[key] = _parse_setting(default if text is None else text, most)
-        except (ValueError, KeyError):
-            raise InvalidArgument(f"{key} is {text!r}; set it to {expected}") from None
-    return settings
-
-
-def _parse_setting(text: str, most: float | None) -> bool | float:
-    if most is None:
-        return _BOOLEANS[text.strip().lower()]
-    value = float(text)
-    if not 0.0 <= value <= most:
-        raise ValueError(text)
-    return value
-
-
-def _read_setting(spark: SparkSession, key: str) -> str | None:
-    value = spark.conf.get(key, None)
-    return spark.conf.get(f"spark.{key}", None) if value is None else value
-
-
-def _system_path(spark: SparkSession) -> str:
-    default = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
-    path = _read_setting(spark, SYSTEM_PATH) or default
+def system_path(spark: SparkSession) -> str:
+    """Return the folder of the documents of a session's indices."""
+    path = spark.conf.get(SYSTEM_PATH, None) or spark.conf.get(f"spark.{SYSTEM_PATH}", None)
+    if not path:
+        path = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
     return absolute_path(plain_path(path, encoded=is_uri(path)))

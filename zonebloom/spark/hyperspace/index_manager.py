@@ -1,16 +1,15 @@
 """IndexManager: manage named indices with an interface like Hyperspace's.
 
 A managed index is one index for each column in the catalog of the data, named ``<name>.<column>``,
-with a global filter. Each step of an action writes one record, or one commit to the catalog:
+with a global filter. Each action is one commit to the catalog, or writes one document:
 
-    create               writes a record, which reserves the name, and then commits the filters
+    create               commits the filters, and then writes the document
     refresh, optimize    make one commit
-    delete, restore      write one record
-    vacuum               drops the filters in one commit, and then writes one record
-    cancel               writes one record for an index whose filters were never committed
+    delete, restore      write the document anew
+    vacuum               drops the filters in one commit, and then removes the document
 
-A process may therefore die at any time: each step is done completely or not at all. Segments that
-it leaves in the catalog's folder are deleted by the next `vacuum()` of the dataset.
+A process may therefore die at any time. If `create_index` dies between its two steps, the catalog
+has an index that no manager knows; ``drop_index`` of the dataset removes it.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
+from zonebloom.base.notices import collected_warnings
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder, Engine
 from zonebloom.building.request import IndexSpec, require_encrypted_index, size_global_filter
 from zonebloom.building.segments import compact_indices, drop_indices
 from zonebloom.catalog.model import DEFAULT_KIND, RETENTION
-from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     CommitConflict,
     IndexExists,
@@ -43,22 +42,9 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.facade.indices import refresh_indices
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import index_kind
-from zonebloom.spark.explain import explain
-from zonebloom.spark.hyperspace.config import (
-    APPLY_ENABLED,
-    CACHE_SECONDS,
-    SYSTEM_PATH,
-    BFIndexConfig,
-    read_settings,
-    require_name,
-)
-from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
-from zonebloom.spark.hyperspace.records import (
-    Record,
-    Records,
-    State,
-    forget_deleted_indices,
-)
+from zonebloom.spark.explaining import explain
+from zonebloom.spark.hyperspace.config import BFIndexConfig, require_name, system_path
+from zonebloom.spark.hyperspace.documents import Documents, ManagedIndex, State
 from zonebloom.spark.hyperspace.source import (
     STATISTICS_SCHEMA,
     open_managed_source,
@@ -66,20 +52,15 @@ from zonebloom.spark.hyperspace.source import (
     statistics_rows,
 )
 from zonebloom.spark.jobs import spark_engine
-from zonebloom.spark.pruning.answer import PruningResult
-from zonebloom.spark.pruning.explanation import Explanation
-from zonebloom.spark.pruning.jvm_scan import JvmScan
-from zonebloom.spark.pruning.optimizer_rule import (
-    MANAGER,
-    has_session_rule,
-    remove_session_rule,
-    set_session_rule,
-    with_index,
-)
+from zonebloom.spark.pruning.explanation import Explanation, Note, Reason
+from zonebloom.spark.pruning.index_lookup import IndexDir, IndexLookup
+from zonebloom.spark.pruning.optimizer_rule import with_index
+from zonebloom.spark.pruning.prune import disable, enable
 from zonebloom.spark.session_settings import is_case_sensitive
-from zonebloom.spark.session_state import LruCache
+from zonebloom.spark.session_state import session_state
 from zonebloom.spark.versions import spark_context
 from zonebloom.storage.encryption import Encryption
+from zonebloom.storage.paths import plain_path
 
 __all__ = ["BFIndexConfig", "IndexManager"]
 
@@ -105,9 +86,11 @@ class IndexManager:
     spark : SparkSession
         Classic or Connect. Its conf is read at each call, with the keys and defaults of
         `zonebloom.spark.hyperspace.config`.
+    index_dir : path, optional
+        Folder of new indices and of those that queries use, if they should not be beside the data.
     encryption : Encryption, optional
         Keys of the indices, as `zonebloom.dataset` takes them. New indices are encrypted, and
-        unencrypted ones are not used. Build tasks get the keys, but no conf, plan or record
+        unencrypted ones are not used. Build tasks get the keys, but no conf, plan or document
         contains them.
 
     Raises
@@ -127,7 +110,7 @@ class IndexManager:
     ZoneBloomExplanation: 1 of 3 files kept
       Relation file:...orders
         filter: id = 42
-        indices: by_id.id
+        indices: id_idx, by_id.id
         files: 1 of 3 kept, 9.5 kB of 28.6 kB
     >>> manager.apply(query).count()
     1
@@ -138,23 +121,24 @@ class IndexManager:
     <zonebloom.IndexManager ...managed: no index>
     """
 
-    def __init__(self, spark: SparkSession, *, encryption: Encryption | None = None):
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        index_dir: IndexDir = None,
+        encryption: Encryption | None = None,
+    ):
         spark_context(spark)
         self._spark = spark
-        if encryption is not None:
-            arguments.require_secret(encryption, Encryption, "encryption")
-        self._encryption = encryption
-        # The catalogs and files that queries opened.
-        self._opened: LruCache[Any] = LruCache()
-        # The records that queries use: the time of reading them, their folder, and the records.
-        self._cache: tuple[float, str, list[Record]] | None = None
+        self._index_dir = index_dir
+        # It keeps the catalogs and files that queries opened.
+        self._lookup = IndexLookup(spark, index_dir, encryption)
 
     def create_index(
         self,
         df: DataFrame | str | os.PathLike[str],
         config: BFIndexConfig,
         *,
-        index_dir: str | None = None,
         progress: ProgressOption = None,
     ) -> None:
         """Build an index with filters of the zones and a global filter for each column.
@@ -165,8 +149,6 @@ class IndexManager:
             An unchanged ``spark.read.parquet(path)`` of all files of one folder, or the path. Over
             Spark Connect give the path, because Connect does not show what a frame reads.
         config : BFIndexConfig
-        index_dir : str, optional
-            Folder of the catalog, if it should not be beside the data.
         progress : bool or callable, optional
             True for a progress bar, or a function that gets the rows done and all rows.
 
@@ -178,37 +160,50 @@ class IndexManager:
             Nothing is left behind then.
         """
         arguments.require_instance(config, BFIndexConfig, "config")
-        ds, path = open_managed_source(df, index_dir, self._spark, self._encryption, config.columns)
+        index_dir = None if self._index_dir is None else os.fspath(self._index_dir)
+        encryption = self._lookup.encryption
+        ds, path = open_managed_source(df, index_dir, self._spark, encryption, config.columns)
         ds.opened.warn_if_first_index_is_inside()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         size = size_global_filter(ds.opened, config.expected_num_items, config.fpp)
-        catalog = ds.opened.catalog
-        record = Record(
+        managed = ManagedIndex(
             config.name,
-            state=State.ACTIVE,
-            number=self._records().latest(config.name).number,
             path=path,
             index_dir=ds.index_dir,
             columns=columns,
             expected_num_items=size.num_items,
             fpp=size.probability,
         )
-        self._require_unused_names(record, catalog)
+        catalog, documents = ds.opened.catalog, self._documents()
+        existing = documents.get(config.name)
+        if existing is not None:
+            hint = ", deleted: restore it or vacuum it first" if existing.is_deleted else ""
+            raise IndexExists(
+                f"there is an index {config.name!r} already{hint}; or give another name"
+            )
+        existing_indices = catalog.latest().indices
+        used_names = [name for name in managed.indices.values() if name in existing_indices]
+        if used_names:
+            raise IndexExists(
+                f"the catalog in {catalog.folder} has an index {used_names[0]!r} already, which "
+                "this manager does not know: it was made by hand, by a manager with another system "
+                "path, or by one whose process died. Give another name, or call drop_index on the "
+                "dataset if nobody uses it"
+            )
         require_encrypted_index(ds.opened)
-        record = self._put(record)
         build = catalog.new_segment_prefix()
         try:
-            self._build(ds, record, progress, build)
+            self._build(ds, managed, progress, build, is_new=True)
+            if not documents.create(managed):
+                raise CommitConflict(f"another manager created index {config.name!r} meanwhile")
         except BaseException as error:
             try:
-                drop_indices(catalog, record.indices.values(), build=build)
-                self._put(replace(record, state=State.DOESNOTEXIST))
+                drop_indices(catalog, managed.indices.values(), build=build)
             except (ZoneBloomError, OSError, ValueError, Warning) as cleanup_error:
                 # Raise the first error, and only mention this one.
+                text = f"{type(cleanup_error).__name__}: {cleanup_error}"
                 error.add_note(
-                    "what it built, or its record, may be left "
-                    f"({type(cleanup_error).__name__}: {cleanup_error}): "
-                    f"call cancel({record.name!r})"
+                    f"what it built may be left ({text}): call drop_index on the dataset"
                 )
             raise
 
@@ -234,15 +229,20 @@ class IndexManager:
         """
         arguments.require_choice(mode, "mode", ("full", "incremental", "quick"))
         require_progress(progress)
-        record = self._record(name, State.ACTIVE, "call restore_index first")
-        ds = self._records().open(record)
+        managed = self._get(name, is_deleted=False, hint="call restore_index first")
+        documents = self._documents()
+        ds = documents.open(managed)
         if mode == "full":
-            self._build(ds, record, progress)
+            build = ds.opened.catalog.new_segment_prefix()
+            self._build(ds, managed, progress, build, is_new=False)
+            if documents.get(name) is None:
+                drop_indices(ds.opened.catalog, managed.indices.values(), build=build)
+                raise CommitConflict(f"index {name!r} was vacuumed while it was built")
             return
-        _require_indices(record, ds.opened.version.indices, "refresh it with mode='full'")
+        self._require_indices(managed, "refresh it with mode='full'")
         refresh_indices(
             ds.opened,
-            list(record.indices.values()),
+            list(managed.indices.values()),
             retention=RETENTION,
             repair=False,
             spark=self._engine(),
@@ -264,54 +264,31 @@ class IndexManager:
         IndexNotFound, InvalidState, CorruptIndex
         """
         arguments.require_choice(mode, "mode", ("quick", "full"))
-        record = self._record(name, State.ACTIVE, "call restore_index first")
-        compact_indices(
-            self._records().catalog(record),
-            list(record.indices.values()),
-            everything=mode == "full",
-        )
+        managed = self._get(name, is_deleted=False, hint="call restore_index first")
+        names = list(managed.indices.values())
+        compact_indices(self._documents().catalog(managed), names, everything=mode == "full")
 
     def delete_index(self, name: str) -> None:
-        """Stop using an index in this manager's queries, until `restore_index`.
+        """Take an index out of use in the queries of all sessions, until `restore_index`.
 
-        This and the following methods raise IndexNotFound, InvalidState or CommitConflict.
+        Sessions with the same system folder do not use it. This and the following methods raise
+        IndexNotFound or InvalidState.
         """
-        record = self._record(name, State.ACTIVE, "it is deleted already")
-        self._put(replace(record, state=State.DELETED))
+        managed = self._get(name, is_deleted=False, hint="it is deleted already")
+        self._documents().replace(replace(managed, is_deleted=True))
 
     def restore_index(self, name: str) -> None:
         """Undo `delete_index`."""
-        record = self._record(name, State.DELETED, "there is nothing to restore")
-        existing_indices = self._records().catalog(record).latest().indices
-        _require_indices(record, existing_indices, "vacuum it and create it again")
-        self._put(replace(record, state=State.ACTIVE))
+        managed = self._get(name, is_deleted=True, hint="there is nothing to restore")
+        self._require_indices(managed, "vacuum it and create it again")
+        self._documents().replace(replace(managed, is_deleted=False))
 
     def vacuum_index(self, name: str) -> None:
         """Remove a deleted index with its filters. This cannot be undone."""
-        record = self._record(name, State.DELETED, "call delete_index first")
-        drop_indices(self._records().catalog(record), record.indices.values())
-        self._put(replace(record, state=State.DOESNOTEXIST))
-
-    def cancel(self, name: str) -> None:
-        """Remove an index whose creation never ended, for example because its process died.
-
-        Other actions need no cancelling, because an interrupted one leaves the index unchanged. If
-        the creation is still running, it fails at its end.
-
-        Raises
-        ------
-        IndexNotFound
-        InvalidState
-            If the creation has ended.
-        """
-        record = self._record(name)
-        existing_indices = self._records().catalog(record).latest(for_writing=True).indices
-        if record.state_in(existing_indices) != State.CREATING:
-            raise InvalidState(
-                f"index {name!r} is {record.state} and its creation ended, so there is none to "
-                "cancel"
-            )
-        self._put(replace(record, state=State.DOESNOTEXIST))
+        managed = self._get(name, is_deleted=True, hint="call delete_index first")
+        documents = self._documents()
+        drop_indices(documents.catalog(managed), managed.indices.values())
+        documents.remove(name)
 
     # Statistics
 
@@ -322,7 +299,7 @@ class IndexManager:
         files. Appended and deleted files are the differences to the current files; a rewritten
         file counts as both.
         """
-        return self._statistics(self._records().all())
+        return self._statistics(self._documents().all())
 
     def index(self, name: str) -> DataFrame:
         """Return a frame with the row of one index.
@@ -331,34 +308,32 @@ class IndexManager:
         ------
         IndexNotFound
         """
-        return self._statistics([self._record(name)])
+        return self._statistics([self._get(name)])
 
-    def _statistics(self, records: list[Record]) -> DataFrame:
-        rows = list(statistics_rows(records, self._records()))
+    def _statistics(self, managed_indices: list[ManagedIndex]) -> DataFrame:
+        rows = list(statistics_rows(managed_indices, self._documents()))
         return self._spark.createDataFrame(rows, STATISTICS_SCHEMA)
 
     def __repr__(self) -> str:
-        records = self._records()
-        names = ", ".join(f"{r.name} ({r.state})" for r in records.all()) or "no index"
-        return f"<zonebloom.IndexManager {records.path}: {names}>"
+        documents = self._documents()
+        texts = [f"{m.name} ({self._state(m)})" for m in documents.all()]
+        return f"<zonebloom.IndexManager {documents.path}: {', '.join(texts) or 'no index'}>"
 
     # Queries
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """Make a query skip files that its filters exclude, by the indices of this manager.
+        """Make a query skip files that its filters exclude, as `zonebloom.spark.prune` does.
 
-        It works like `zonebloom.spark.prune`, with the indices that are ACTIVE and that the conf
-        allows. The query returns the same rows from fewer files. If indices are disabled, the frame
-        reads all files.
+        The query returns the same rows from fewer files.
 
         Warns
         -----
         IndexNotUsedWarning
-            If more files changed than hybrid scan allows, or an index cannot be used.
+            If an index cannot be used.
         StaleIndexWarning
             If files changed since they were indexed. They are read.
         """
-        return with_index(df, self._ask)
+        return with_index(df, self._lookup.ask)
 
     def explain(
         self,
@@ -380,13 +355,8 @@ class IndexManager:
                 self.apply(df).explain(mode="simple")
         redirectFunc(text.getvalue().rstrip())
 
-    def why_not(
-        self,
-        df: DataFrame,
-        index_name: str = "",
-        extended: bool = False,
-    ) -> Explanation:
-        """Return which indices are used for a query, or whether one is, and why others are not.
+    def why_not(self, df: DataFrame, index_name: str = "", extended: bool = False) -> Explanation:
+        """Return which indices are used for a query, and why not others, or not the named one.
 
         Programs use ``.relations`` and ``.reasons``; `str` and HTML show a text. ``extended`` is
         accepted as by Hyperspace: the text always has all reasons.
@@ -395,118 +365,97 @@ class IndexManager:
         ------
         IndexNotFound
         """
-        settings = read_settings(self._spark)
-        records = [self._record(index_name)] if index_name else self._cached_records(settings)
-        # Use a new cache, because indices in the shared one have already issued their warnings.
-        lookup = ManagedLookup(self._records(), records, settings, LruCache())
-        return explain(with_index(df, lookup.ask, warns=False))
+        chosen = [self._get(index_name)] if index_name else self._documents().all()
+        lookup = IndexLookup(self._spark, self._index_dir, self._lookup.encryption)
+        explanation = explain(with_index(df, lookup.ask, warns=False))
+        roots = [root for relation in explanation.relations for root in relation.roots]
+        notes = self._notes_on_unused([m for m in chosen if index_name or _covers(m, roots)])
+        return replace(explanation, notes=(*notes, *explanation.notes))
+
+    def _notes_on_unused(self, managed_indices: list[ManagedIndex]) -> Iterator[Note]:
+        documents = self._documents()
+        for managed in managed_indices:
+            text = f"index {managed.name!r} is not used: "
+            try:
+                # The note says what a warning would say.
+                with collected_warnings():
+                    latest = documents.catalog(managed).latest()
+            except (ZoneBloomError, OSError, pa.ArrowException) as error:
+                yield Note(Reason.DATA_UNREADABLE, f"{text}{error}")
+                continue
+            if managed.is_deleted:
+                yield Note(Reason.NOT_ACTIVE, f"{text}it is {State.DELETED}")
+            elif latest.locked_reason:
+                yield Note(Reason.DATA_UNREADABLE, f"{text}{latest.locked_reason}")
+            elif missing := managed.missing_from(latest.indices):
+                text += f"{', '.join(missing)} is not in {managed.index_dir}"
+                yield Note(Reason.MISSING, f"{text}; refresh it with mode='full'")
 
     def enable(self) -> None:
-        """Use the indices in every query of a classic session, without `apply`.
-
-        It sets ``zonebloom.apply.enabled`` to true, which is the default.
-        """
-        self._spark.conf.set(APPLY_ENABLED, "true")
-        set_session_rule(self._spark, self._ask, MANAGER)
+        """Use the indices in every query of a classic session, as `zonebloom.spark.enable` does."""
+        enable(self._spark, index_dir=self._index_dir, encryption=self._lookup.encryption)
 
     def disable(self) -> None:
-        """Stop all managers of the session from using indices, also in `apply`.
-
-        `zonebloom.spark.enable` stays in effect, but for indices that a manager deleted.
-        """
-        self._spark.conf.set(APPLY_ENABLED, "false")
-        remove_session_rule(self._spark, MANAGER)
+        """Undo `enable`, as `zonebloom.spark.disable` does."""
+        disable(self._spark)
 
     def is_enabled(self) -> bool:
         """Return whether the queries of the session use indices without `apply`."""
-        is_applied = read_settings(self._spark)[APPLY_ENABLED]
-        return is_applied and has_session_rule(self._spark, MANAGER)
+        return session_state(self._spark).has_rule
 
-    def _ask(self, scan: JvmScan) -> PruningResult:
-        """Return which files a scan can skip, by the current settings and records."""
-        settings = read_settings(self._spark)
-        records = self._cached_records(settings)
-        return ManagedLookup(self._records(), records, settings, self._opened).ask(scan)
+    # Documents
 
-    # Records
+    def _documents(self) -> Documents:
+        return Documents(system_path(self._spark), self._spark, self._lookup.encryption)
 
-    def _cached_records(self, settings: Mapping[str, Any]) -> list[Record]:
-        """Return the records for queries. They are cached for the time that the conf allows."""
-        path, now, cache = settings[SYSTEM_PATH], time.monotonic(), self._cache
-        if cache is None or cache[1] != path or now - cache[0] >= settings[CACHE_SECONDS]:
-            self._cache = cache = now, path, self._records().all()
-        return cache[2]
-
-    def _records(self) -> Records:
-        return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark, self._encryption)
-
-    def _record(self, name: str, state: State | None = None, hint: str = "") -> Record:
-        """Return the record of an index. Raise `InvalidState` if it is in another state."""
-        record = self._records().latest(require_name(name))
-        if record.state == State.DOESNOTEXIST:
-            names = [record.name for record in self._records().all()]
+    def _get(self, name: str, is_deleted: bool | None = None, hint: str = "") -> ManagedIndex:
+        """Return an index. Raise `InvalidState` if ``is_deleted`` is given and does not fit."""
+        documents = self._documents()
+        managed = documents.get(require_name(name))
+        if managed is None:
+            names = [managed.name for managed in documents.all()]
             choices_text = arguments.suggest_names(name, names, "there is:")
             raise IndexNotFound(
                 f"there is no index {name!r}; {choices_text}; indexes() describes them"
             )
-        if state is not None and record.state != state:
-            raise InvalidState(f"index {name!r} is {record.state}: {hint}")
-        return record
+        if is_deleted not in (None, managed.is_deleted):
+            raise InvalidState(f"index {name!r} is {self._state(managed)}: {hint}")
+        return managed
 
-    def _require_unused_names(self, new_record: Record, catalog: Catalog) -> None:
-        """Raise `IndexExists` if the manager or the catalog has an index of the same name."""
-        name, records = new_record.name, self._records()
-        record = records.latest(name)
-        if record.state != State.DOESNOTEXIST:
-            hint = ""
-            if record.state == State.DELETED:
-                hint = ", deleted: restore it or vacuum it first"
-            elif record.state_in(records.catalog(record).latest().indices) == State.CREATING:
-                hint = (
-                    f", whose build is running or was interrupted: if it was interrupted, call "
-                    f"cancel({name!r}) first"
-                )
-            raise IndexExists(f"there is an index {name!r} already{hint}; or give another name")
-        existing_indices = catalog.latest().indices
-        used_names = [used for used in new_record.indices.values() if used in existing_indices]
-        if used_names:
-            raise IndexExists(
-                f"the catalog in {catalog.folder} has an index {used_names[0]!r} already, "
-                "which is not in this manager's records: it was made by hand, or by a manager with "
-                "another system path. Give another name, or call drop_index on the dataset if "
-                "nobody uses it"
-            )
+    def _state(self, managed: ManagedIndex) -> State:
+        return managed.state_in(self._documents().catalog(managed).latest().indices)
 
-    def _put(self, record: Record) -> Record:
-        self._cache = None
-        forget_deleted_indices(self._spark)
-        return self._records().put(record)
+    def _require_indices(self, managed: ManagedIndex, step: str) -> None:
+        indices = self._documents().catalog(managed).latest().indices
+        if missing := managed.missing_from(indices):
+            raise IndexNotFound(f"{', '.join(missing)} is not in the catalog any more; {step}")
 
     # Builds
 
     def _build(
-        self, ds: Dataset, record: Record, progress: ProgressOption, new_build: str = ""
+        self,
+        ds: Dataset,
+        managed: ManagedIndex,
+        progress: ProgressOption,
+        build: str,
+        *,
+        is_new: bool,
     ) -> None:
-        """Build a new index with the given segment prefix, or rebuild one if there is none."""
-        size = GlobalFilterSize(record.expected_num_items, record.fpp)
+        """Build a new index, or rebuild one, with the given prefix of segments."""
+        size = GlobalFilterSize(managed.expected_num_items, managed.fpp)
         parameters = index_kind(DEFAULT_KIND).check_parameters({})
         specs = [
             IndexSpec(name, ds.opened.column(column), parameters, size)
-            for column, name in record.indices.items()
+            for column, name in managed.indices.items()
         ]
-        catalog = ds.opened.catalog
-        build = new_build or catalog.new_segment_prefix()
-        Builder(ds.opened).build(specs, not new_build, self._engine(), progress, build)
-        if self._records().latest(record.name).state == State.DOESNOTEXIST:
-            drop_indices(catalog, record.indices.values(), build=build)
-            raise CommitConflict(
-                f"index {record.name!r} was cancelled or vacuumed while it was built"
-            )
+        Builder(ds.opened).build(specs, not is_new, self._engine(), progress, build)
 
     def _engine(self) -> Engine:
         return spark_engine(self._spark)
 
 
-def _require_indices(record: Record, indices: Container[str], step: str) -> None:
-    if missing_names := record.missing_from(indices):
-        raise IndexNotFound(f"{', '.join(missing_names)} is not in the catalog any more; {step}")
+def _covers(managed: ManagedIndex, roots: list[str]) -> bool:
+    """Return whether an index is on a root of a relation, or on a folder below or above one."""
+    path = managed.path.rstrip("/") + "/"
+    folders = [plain_path(root).rstrip("/") + "/" for root in roots]
+    return any(path.startswith(folder) or folder.startswith(path) for folder in folders)

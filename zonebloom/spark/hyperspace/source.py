@@ -12,9 +12,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
-from zonebloom.spark.hyperspace.records import Record, Records
+from zonebloom.spark.hyperspace.documents import Documents, ManagedIndex
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.versions import input_files, is_classic, query_execution
@@ -39,7 +40,7 @@ def open_managed_source(
         is_azure = split_path(path)[0] in ("abfs", "abfss", "wasb", "wasbs")
         if not is_azure and without_secrets(path) != path:
             raise InvalidArgument(
-                f"{path} contains credentials, which would be stored in the record; set "
+                f"{path} contains credentials, which would be stored in the document; set "
                 "fs.s3a.access.key and the like in the session"
             )
         return open_dataset(path, spark, index_dir, encryption, columns), path
@@ -105,29 +106,32 @@ STATISTICS_SCHEMA = (
 )
 
 
-def statistics_rows(chosen: Iterable[Record], records: Records) -> Iterator[tuple[Any, ...]]:
+def statistics_rows(
+    chosen: Iterable[ManagedIndex], documents: Documents
+) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
-    for record in chosen:
-        catalog = records.catalog(record)
+    for managed in chosen:
+        catalog, names = documents.catalog(managed), managed.indices.values()
         latest = catalog.latest()
-        entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
+        entries = [latest.indices[name] for name in names if name in latest.indices]
         files = catalog.referenced_files(
             latest.with_indices({entry.name: entry for entry in entries})
         )
-        state, message = record.state, ""
+        message = ""
         changes: tuple[int | None, ...] = (None,) * 6
         try:
-            drift = records.drift(record)
+            opened = documents.open(managed).opened
+            drift = measure_drift(opened.version, names, opened.look().fragments)
         except (ZoneBloomError, OSError) as error:
             message = f"the data cannot be read: {error}"
         else:
             parts = drift.indexed, drift.appended, drift.deleted
             changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
-            state = record.state_in(latest.indices)
+        state = str(managed.state_in(latest.indices))
         yield (
-            *(record.name, list(record.columns), catalog.folder, str(state), "BloomFilter"),
+            *(managed.name, list(managed.columns), catalog.folder, state, "BloomFilter"),
             *(len(files), sum(files.values()), *changes, sorted(files)),
-            *(record.path, record.expected_num_items, record.fpp),
+            *(managed.path, managed.expected_num_items, managed.fpp),
             sum(segment.num_zones for entry in entries for segment in entry.segments),
             sum(e.global_filter.num_bytes for e in entries if e.global_filter is not None),
             min((entry.created_at for entry in entries), default=None),

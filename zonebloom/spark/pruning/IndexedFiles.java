@@ -348,7 +348,16 @@ public final class Scan {
     // return the settings of the session that is active in this thread, which may be another.
     request.put("case_sensitive", session.sessionState().conf().caseSensitiveAnalysis());
     request.put("filters", terms);
+    request.put("is_hybrid", isHybrid());
     return JSON.valueToTree(request).toString();
+  }
+
+  /** Return whether an index may be used although files were added or changed since its build. */
+  private boolean isHybrid() {
+    String key = "zonebloom.index.hybridscan.enabled";
+    scala.Option value = session.conf().getOption(key);
+    if (value.isEmpty()) value = session.conf().getOption("spark." + key);
+    return value.isEmpty() || !value.get().toString().trim().equalsIgnoreCase("false");
   }
 
   /**

@@ -21,10 +21,7 @@ from zonebloom.scan.explain import ScanPlan
 
 
 class Reason(Enum):
-    """The reason why a relation, or a part of its filter, is not pruned. The value is a text.
-
-    The reasons from APPLY_DISABLED on are those of an `IndexManager`, whose index was not asked.
-    """
+    """The reason why a relation, or a part of its filter, is not pruned. The value is a text."""
 
     UNSUPPORTED_SESSION = "the session gives no access to plans"
     UNSUPPORTED_RELATION = "the relation does not read Parquet files that Spark lists"
@@ -40,11 +37,10 @@ class Reason(Enum):
     ALL_FILES_KEPT = "every file may hold rows"
     JOIN_NOT_USED = "the keys of a join choose no files"
     JOIN_FILTERED = "a join drops rows by a filter"
-    APPLY_DISABLED = "indices are disabled in the session"
     NOT_ACTIVE = "the index is not ACTIVE"
     DATA_UNREADABLE = "the files of the index cannot be read"
     MISSING = "the filters of the index are not in the catalog any more"
-    HYBRID_SCAN_DISABLED = "files of the index changed, and hybrid scan is disabled"
+    HYBRID_SCAN_DISABLED = "files were added or changed, and hybrid scan is disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +200,8 @@ class Explanation(Displayed):
     def __str__(self) -> str:
         num_kept = sum(relation.kept_files for relation in self.relations)
         count = sum(relation.num_files for relation in self.relations)
-        files = f"{num_kept:,} of {count:,} files kept" if count else "no files left out"
+        nothing = "zones are chosen by scan()" if self.scans else "no files left out"
+        files = f"{num_kept:,} of {count:,} files kept" if count else nothing
         lines = [f"ZoneBloomExplanation: {files}"]
         lines += [f"  {note}" for note in self.notes]
         for relation in self.relations:

@@ -59,7 +59,6 @@ class IndexLookup:
         spark: Any,
         index_dir: IndexDir = None,
         encryption: Encryption | None = None,
-        cache: LruCache[Any] | None = None,
     ):
         if encryption is not None:
             arguments.require_secret(encryption, Encryption, "encryption")
@@ -70,7 +69,7 @@ class IndexLookup:
             else plain_path(arguments.require_path(index_dir, "index_dir")).rstrip("/")
         )
         self.encryption = encryption
-        self._cache: LruCache[Any] = LruCache() if cache is None else cache
+        self._cache: LruCache[Any] = LruCache()
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip. Files are listed only if they may have an index."""
@@ -250,7 +249,7 @@ class IndexLookup:
         ``place`` is a root as Spark writes it, and as a path in the file system. Indices that a
         manager of the session deleted are not used.
         """
-        from zonebloom.spark.hyperspace.records import deleted_indices
+        from zonebloom.spark.hyperspace.documents import deleted_indices
 
         deleted = deleted_indices(self._spark)
         first = None

@@ -21,6 +21,7 @@ from zonebloom.catalog.fragment_table import fragment_table
 from zonebloom.catalog.listed_coverage import KnownFiles, ListedCoverage, coverage_of_states
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
+from zonebloom.errors import IndexNotUsedWarning
 from zonebloom.predicates.spark_calendar import without_rebased_literals
 from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.column_case import files_with_other_case
@@ -116,6 +117,11 @@ class CatalogFiles:
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which of these files hold no row that passes the filters of a scan."""
         check = self._check()
+        if check.notes and not scan.is_hybrid:
+            reasons = "; ".join(map(str, check.notes))
+            text = f"no index is used, because hybrid scan is disabled: {reasons}"
+            note = Note(Reason.HYBRID_SCAN_DISABLED, text)
+            return PruningResult(notes=(note,), warnings=(IndexNotUsedWarning(text),))
         typed = self._typed_snapshot(check, scan.column_types)
         predicate = without_rebased_literals(scan.predicate(typed.snapshot.source.schema))
         search = self._opened.search_snapshot(typed.snapshot, predicate)

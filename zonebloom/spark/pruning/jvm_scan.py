@@ -30,6 +30,7 @@ class JvmScan:
         self.roots: list[str] = fields["roots"]
         self.filters: Sequence[CatalystNode] = fields["filters"]
         self.ignores_case: bool = not fields["case_sensitive"]
+        self.is_hybrid: bool = fields["is_hybrid"]
         self._partition_columns: list[str] = fields["partition_columns"]
         # The types of the columns of the filters, as Spark's JSON, by name.
         self.column_types: dict[str, str] = fields["types"]

@@ -35,13 +35,10 @@ _NO_INDEX = {
     Reason.NO_INDEX,
     Reason.NO_INDEX_ON_COLUMN,
     Reason.INDEX_DAMAGED,
-    Reason.APPLY_DISABLED,
 }
 _JAVA_FILES = "IndexedFiles.java", "JoinKeys.java", "ReportedWrites.java"
 # A function that returns which files of a scan hold no matching row.
 Ask = Callable[[JvmScan], PruningResult]
-# The owners of the rules of a session: `enable`, and the managers.
-SESSION, MANAGER = "enable", "manager"
 # If an index gives no answer in this time, Spark reads all files of the scan.
 MAX_ANSWER_SECONDS = 60.0
 # A scan that reads fewer bytes gets no filter from the keys of a join.
@@ -158,37 +155,24 @@ def with_index(df: Any, ask: Ask, *, warns: bool = True) -> DataFrame:
     return df if indexed is None else frame_from_jvm(indexed, spark)
 
 
-def set_session_rule(spark: SparkSession, ask: Ask, owner: str = SESSION) -> None:
-    """Make all queries of a session ask an index. The rule of the last owner counts."""
+def set_session_rule(spark: SparkSession, ask: Ask) -> None:
+    """Make all queries of a session ask an index."""
     rule = _new_rule(spark, ask)
     if rule is not None:
-        rules = session_state(spark).rules
-        rules.pop(owner, None)
-        rules[owner] = rule
         rule.install()
+        session_state(spark).has_rule = True
         # The first query then finds the kernels that look at many files.
         KERNELS.load_in_background()
 
 
-def remove_session_rule(spark: Any, owner: str = SESSION) -> None:
-    """Remove the rule of an owner from a session. The rule of another owner counts again.
-
-    Without a rule, the queries of a session ask no index, except those of frames with their own.
-    """
-    rules = session_state(spark).rules
-    rules.pop(owner, None)
-    if rules:
-        list(rules.values())[-1].install()
-        return
+def remove_session_rule(spark: Any) -> None:
+    """Let the queries of a session ask no index, except those of frames with their own rule."""
+    session_state(spark).has_rule = False
     try:
         plans = jvm_plans(spark)
     except EngineError:
         return
     plans.removeRule(java_session(spark))
-
-
-def has_session_rule(spark: Any, owner: str) -> bool:
-    return owner in session_state(spark).rules
 
 
 def _to_json(relation: PrunedRelation) -> str:

@@ -1,9 +1,8 @@
-"""Test the records of managers under concurrent writes and crashes."""
+"""Test the documents of managers under concurrent writes and crashes."""
 
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from dataclasses import replace
 from datetime import timedelta
@@ -24,126 +23,69 @@ from zonebloom.errors import (
     IndexNotFound,
     IndexNotUsedWarning,
     InvalidArgument,
-    InvalidState,
     NoFragments,
     StaleIndexWarning,
     ZoneBloomWarning,
 )
 from zonebloom.spark import BFIndexConfig
-from zonebloom.spark.hyperspace.records import Record, Records, State
+from zonebloom.spark.hyperspace.documents import Documents, ManagedIndex, State
 
-FIRST = "00000000000000000001.json"
-
-
-def record(state=State.ACTIVE, **fields):
-    return Record("ids", state=state, path="/lake", columns=("id", "a.b"), fpp=0.01, **fields)
+STORED = ManagedIndex("ids", "/lake", "/ü", ("id", "a.b"), expected_num_items=7, fpp=0.01)
 
 
-def test_records_are_read_back_unchanged(tmp_path):
-    records = Records(str(tmp_path / "not" / "there"))
-    assert records.all() == [] and records.latest("ids") == Record("ids")
-    first = records.put(record(expected_num_items=7, index_dir="/ü"))
-    second = records.put(Record(**{**as_dict(first), "state": State.DELETED}))
-    assert (first.number, second.number) == (1, 2)
-    assert records.latest("ids") == second and records.all() == [second]
-    assert first.expected_num_items == 7 and first.fpp == 0.01
-    assert first.indices == {"id": "ids.id", "a.b": "ids.a.b"}
-    records.put(Record("ids", number=2))
-    assert records.latest("ids") == Record("ids", number=3) and records.all() == []
-
-
-def test_records_of_version_0_1_are_read(tmp_path):
-    records = Records(str(tmp_path))
-    stored = records.put(record())
-    rewrite_document(
-        tmp_path / "ids" / FIRST, lambda document: document.update(accepted_changes=["-2"])
-    )
-    assert records.all() == [stored]
-
-
-def as_dict(record):
-    return {name: getattr(record, name) for name in Record.__dataclass_fields__}
-
-
-def test_only_one_writer_of_a_record_wins(tmp_path):
-    records = Records(str(tmp_path))
-    start = threading.Barrier(8)
-    outcomes = []
-
-    def write(number):
-        start.wait()
-        try:
-            outcomes.append(records.put(record(expected_num_items=number)).expected_num_items)
-        except CommitConflict:
-            outcomes.append(None)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    winners = [outcome for outcome in outcomes if outcome is not None]
-    assert len(winners) == 1
-    assert records.latest("ids").expected_num_items == winners[0]
-    # Temporary files of the others are deleted.
-    assert [path.name for path in (tmp_path / "ids").iterdir()] == [FIRST]
-
-
-def test_index_names_are_quoted_in_folder_names(tmp_path):
-    records = Records(str(tmp_path))
-    names = ["a b", "ü%2F", "x.y", "C:\\x"]
+def test_documents_are_read_back_unchanged(tmp_path):
+    documents = Documents(str(tmp_path / "not" / "there"))
+    assert documents.all() == [] and documents.get("ids") is None
+    assert documents.create(STORED) and not documents.create(STORED)
+    assert documents.get("ids") == STORED
+    assert STORED.indices == {"id": "ids.id", "a.b": "ids.a.b"}
+    deleted = replace(STORED, is_deleted=True)
+    documents.replace(deleted)
+    assert documents.all() == [deleted]
+    names = ["a b", "ü%2F", "C:\\x"]
     for name in names:
-        records.put(Record(name, state=State.ACTIVE))
-    assert [record.name for record in records.all()] == sorted(names)
+        documents.create(replace(STORED, name=name))
+    assert [managed.name for managed in documents.all()] == sorted([*names, "ids"])
+    documents.remove("ids")
+    assert documents.get("ids") is None
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda document: document.update(state="ASLEEP"),
         lambda document: document.update(columns="id"),
         lambda document: document.update(path=5),
-        lambda document: document.update(fpp="x"),
+        lambda document: document.update(is_deleted="no"),
         lambda document: document.update(name="other"),
         lambda document: document.update(more=1),
         lambda document: document.pop("columns"),
         lambda document: document.clear(),
     ],
 )
-def test_invalid_records_are_refused(tmp_path, change):
-    records = Records(str(tmp_path))
-    records.put(record())
-    rewrite_document(tmp_path / "ids" / FIRST, change)
-    with pytest.raises(CorruptIndex, match=r"0001\.json cannot be read"):
-        records.latest("ids")
+def test_invalid_documents_are_refused(tmp_path, change):
+    documents = Documents(str(tmp_path))
+    documents.create(STORED)
+    rewrite_document(tmp_path / "ids.json", change)
+    with pytest.raises(CorruptIndex, match=r"ids\.json cannot be read"):
+        documents.get("ids")
 
 
-def test_every_flipped_bit_of_a_record_is_noticed(tmp_path):
-    records = Records(str(tmp_path))
-    records.put(record())
-    path = tmp_path / "ids" / FIRST
-    for damaged in flipped_bits(path.read_bytes()):
+def test_damaged_documents_are_noticed_and_leave_the_others_in_use(tmp_path):
+    documents = Documents(str(tmp_path))
+    documents.create(STORED)
+    path = tmp_path / "ids.json"
+    for damaged in [*flipped_bits(path.read_bytes()), path.read_bytes()[:40]]:
         path.write_bytes(damaged)
-        with pytest.raises(CorruptIndex, match=r"0001\.json cannot be read"):
-            records.latest("ids")
-
-
-def test_a_truncated_record_is_refused(tmp_path):
-    records = Records(str(tmp_path))
-    records.put(record())
-    path = tmp_path / "ids" / FIRST
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(CorruptIndex):
-        records.latest("ids")
-    # The other indices are still used.
-    records.put(replace(record(), name="others"))
-    with pytest.warns(IndexNotUsedWarning, match=r"'ids' is not used.*0001\.json"):
-        assert [found.name for found in records.all()] == ["others"]
+        with pytest.raises(CorruptIndex, match=r"ids\.json cannot be read"):
+            documents.get("ids")
+    documents.create(replace(STORED, name="others"))
+    with pytest.warns(IndexNotUsedWarning, match=r"'ids' is not used.*ids\.json"):
+        assert [managed.name for managed in documents.all()] == ["others"]
 
 
 def test_a_folder_that_cannot_be_opened_is_named():
     with pytest.raises(InvalidArgument, match=r"dbfs://x.*mounted.*set zonebloom\.system"):
-        Records("dbfs://x/indexes")
+        Documents("dbfs://x/indexes")
 
 
 # An action removes only what it made. The files are small, so builds run in this process.
@@ -168,8 +110,9 @@ def run_locally(code, *arguments, **environment):
     return run_python(code, *arguments, PYTHONPATH=path, **environment)
 
 
-def latest_in(folder):
-    return Records(str(folder)).latest("ids")
+def state_in(folder, lake):
+    managed = Documents(str(folder)).get("ids")
+    return State.DOESNOTEXIST if managed is None else managed.state_in(in_catalog(lake))
 
 
 def in_catalog(lake):
@@ -198,8 +141,9 @@ def once(action):
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_an_index_that_another_manager_creates_meanwhile_is_refused(lake, tmp_path, fails):
-    one, other = LocalManager(tmp_path / "one"), LocalManager(tmp_path / "other")
+@pytest.mark.parametrize("system", ["one", "other"])
+def test_what_another_manager_creates_meanwhile_stays(lake, tmp_path, fails, system):
+    one, other = LocalManager(tmp_path / "one"), LocalManager(tmp_path / system)
     theirs = {}
 
     def meanwhile():
@@ -213,33 +157,9 @@ def test_an_index_that_another_manager_creates_meanwhile_is_refused(lake, tmp_pa
     assert list(theirs) == ["ids.id"] and in_catalog(lake) == theirs
     assert segments(lake) == in_use(lake)
     assert zb.dataset(lake).validate_index("ids.id") == 3
-    assert latest_in(tmp_path / "one") == Record(
-        **{**as_dict(latest_in(tmp_path / "one")), "state": State.DOESNOTEXIST, "number": 2}
-    )
-    assert latest_in(tmp_path / "other").state == State.ACTIVE
-    with pytest.raises(IndexExists, match="by hand, or by a manager with another system path"):
+    assert state_in(tmp_path / system, lake) == State.ACTIVE
+    with pytest.raises(IndexExists):
         one.create_index(lake, IDS)
-    # A refused creation writes nothing.
-    assert latest_in(tmp_path / "one").number == 2
-
-
-@pytest.mark.parametrize("creates_again", [False, True])
-def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, creates_again):
-    """It also keeps what another creation of the same name made meanwhile."""
-    manager = LocalManager(tmp_path / "system")
-
-    def cancel():
-        with pytest.raises(IndexExists, match=r"was interrupted, call cancel\('ids'\) first"):
-            manager.create_index(lake, IDS)
-        manager.cancel("ids")
-        if creates_again:
-            manager.create_index(lake, IDS)
-
-    with pytest.raises(CommitConflict):
-        manager.create_index(lake, IDS, progress=once(cancel))
-    assert latest_in(tmp_path / "system").state == ("ACTIVE" if creates_again else "DOESNOTEXIST")
-    assert list(in_catalog(lake)) == (["ids.id"] if creates_again else [])
-    assert segments(lake) == in_use(lake)
 
 
 def test_a_full_refresh_of_an_index_that_is_vacuumed_meanwhile_raises(lake, tmp_path):
@@ -347,22 +267,21 @@ def test_a_process_that_dies_at_any_step_leaves_a_usable_index(tmp_path, action)
 
 
 def _state_after_crash(folder, action):
-    lake, manager = folder / "lake", LocalManager(folder / "system")
-    state = latest_in(folder / "system").state
-    is_built = "ids.id" in in_catalog(lake)
-    assert is_built or action in ("create", "vacuum")
-    assert not is_built or state != State.DOESNOTEXIST
+    lake, system = folder / "lake", folder / "system"
+    manager = LocalManager(system)
+    state = state_in(system, lake)
     _assert_right(lake)
-    if action == "create" and state == State.ACTIVE and not is_built:
-        manager.cancel("ids")
-    elif state != State.DOESNOTEXIST:
-        with pytest.raises(InvalidState, match="none to cancel"):
-            manager.cancel("ids")
-    if latest_in(folder / "system").state == State.DELETED and not is_built:
+    managed = Documents(str(system)).get("ids")
+    if action == "create" and managed is None and in_catalog(lake):
+        # The process died between the commit and the document.
+        with pytest.raises(IndexExists, match="call drop_index"):
+            manager.create_index(lake, IDS)
+        zb.dataset(lake).drop_index("ids.id")
+    if managed is not None and managed.is_deleted and not in_catalog(lake):
         with pytest.raises(IndexNotFound, match="vacuum it"):
             manager.restore_index("ids")
         manager.vacuum_index("ids")
-    new_state = latest_in(folder / "system").state
+    new_state = state_in(system, lake)
     if new_state == State.DELETED:
         manager.restore_index("ids")
     if new_state == State.DOESNOTEXIST:
@@ -386,27 +305,27 @@ def _assert_right(lake):
             assert dataset.count_rows(filter=[("id", "=", value)]) == ids.count(value)
 
 
-# Records on an object store
+# Documents on an object store
 
 REMOTE = """
     import sys
     from local_manager import LocalManager
     from zonebloom.spark import BFIndexConfig
-    from zonebloom.spark.hyperspace.records import Records
+    from zonebloom.spark.hyperspace.documents import Documents
 
-    records = Records("s3a://system/folder")
-    assert records.all() == []
+    documents = Documents("s3a://system/folder")
+    assert documents.all() == []
     manager = LocalManager("s3a://system/folder")
     manager.create_index(sys.argv[1], BFIndexConfig("a b", ["id"]))
     manager.refresh_index("a b", "quick")
     manager.delete_index("a b")
-    print([(record.name, str(record.state), record.number) for record in records.all()])
+    print([(managed.name, managed.is_deleted) for managed in documents.all()])
     manager.vacuum_index("a b")
-    print(records.all())
+    print(documents.all())
 """
 
 
-def test_records_can_lie_on_an_object_store(lake):
+def test_documents_can_lie_on_an_object_store(lake):
     server = pytest.importorskip("moto.server").ThreadedMotoServer(
         ip_address="127.0.0.1", port=0, verbose=False
     )
@@ -424,28 +343,12 @@ def test_records_can_lie_on_an_object_store(lake):
             AWS_SECRET_ACCESS_KEY="test",
             AWS_DEFAULT_REGION="us-east-1",
         )
-        assert printed.splitlines() == ["[('a b', 'DELETED', 2)]", "[]"]
+        assert printed.splitlines() == ["[('a b', True)]", "[]"]
     finally:
         server.stop()
 
 
 # Errors while a failed action is undone
-
-
-def test_the_first_error_is_raised(lake, tmp_path):
-    system = tmp_path / "system"
-    manager = LocalManager(system)
-
-    def fail():
-        # From now on records cannot be written.
-        system.rename(tmp_path / "elsewhere")
-        system.write_bytes(b"")
-        raise NoFragments("the cause")
-
-    with pytest.raises(NoFragments, match="the cause") as raised:
-        manager.create_index(lake, IDS, progress=once(fail))
-    assert "call cancel('ids')" in "".join(raised.value.__notes__)
-    assert in_catalog(lake) == {}
 
 
 def undeletable(lake, name):
@@ -461,36 +364,5 @@ def test_a_vacuum_that_cannot_delete_segments_warns_and_succeeds(lake, tmp_path)
     manager.delete_index("ids")
     with pytest.warns(ZoneBloomWarning, match=r"segments of ids\.id are left in .*vacuum\(\)"):
         manager.vacuum_index("ids")
-    assert latest_in(tmp_path / "system").state == State.DOESNOTEXIST
+    assert state_in(tmp_path / "system", lake) == State.DOESNOTEXIST
     assert in_catalog(lake) == {}
-
-
-def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path):
-    manager = LocalManager(tmp_path / "system")
-    before = set()
-
-    def block(num_rows, total):
-        for name in segments(lake) - before:
-            if not name.endswith("-file"):
-                undeletable(lake, name)
-
-    manager.create_index(lake, IDS, progress=block)
-    assert any(name.endswith("-file") for name in segments(lake))
-    assert list(in_catalog(lake)) == ["ids.id"]
-    assert zb.dataset(lake).validate_index("ids.id") == 3
-    before |= segments(lake)
-    entries = in_catalog(lake)
-    manager.refresh_index("ids", "full", progress=block)
-    assert in_catalog(lake) != entries and zb.dataset(lake).validate_index("ids.id") == 3
-    # The warning does not hide the error of a failed build.
-    before |= segments(lake)
-    entries = in_catalog(lake)
-
-    def fail(num_rows, total):
-        block(num_rows, total)
-        if segments(lake) - before:
-            raise NoFragments("the cause")
-
-    with pytest.raises(NoFragments, match="the cause"):
-        manager.refresh_index("ids", "full", progress=fail)
-    assert in_catalog(lake) == entries

@@ -1,0 +1,208 @@
+"""The documents of managed indices: one small file for each index in the system folder.
+
+    <system path>/<name of the index>.json
+
+A document tells which data an index covers, and whether it was deleted. Everything else is in the
+catalog of the data: an index that is not deleted is ACTIVE if the catalog has it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Container
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.base.notices import collected_warnings, warn
+from zonebloom.catalog.folder import write_atomically
+from zonebloom.catalog.store import Catalog
+from zonebloom.catalog.version_log import (
+    MAX_DOCUMENT_BYTES,
+    decode_document,
+    encode_document,
+    from_json,
+)
+from zonebloom.errors import (
+    CorruptIndex,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    SourceError,
+    ZoneBloomError,
+)
+from zonebloom.facade.dataset import Dataset
+from zonebloom.spark.hyperspace.config import SYSTEM_PATH, system_path
+from zonebloom.spark.opening import open_dataset
+from zonebloom.spark.session_settings import open_path
+from zonebloom.spark.session_state import session_state
+from zonebloom.storage.encryption import Encryption
+from zonebloom.storage.files import forget_listings, is_local, read_whole_file
+from zonebloom.storage.object_store import create_object
+
+_SUFFIX = ".json"
+
+
+class State(StrEnum):
+    """The states of an index, with Hyperspace's names."""
+
+    ACTIVE = "ACTIVE"
+    DELETED = "DELETED"
+    DOESNOTEXIST = "DOESNOTEXIST"
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedIndex:
+    """An index as its document describes it. The fields are the keys of the document.
+
+    ``path`` is the path of the data.
+    """
+
+    name: str
+    path: str
+    index_dir: str
+    columns: tuple[str, ...]
+    expected_num_items: int
+    fpp: float
+    is_deleted: bool = False
+
+    @property
+    def indices(self) -> dict[str, str]:
+        """Return the names of the indices in the catalog of the data, by column."""
+        return {column: f"{self.name}.{column}" for column in self.columns}
+
+    def missing_from(self, indices: Container[str]) -> list[str]:
+        """Return the names of its indices that a catalog lacks."""
+        return [name for name in self.indices.values() if name not in indices]
+
+    def state_in(self, indices: Container[str]) -> State:
+        """Return the state, if the catalog has these indices."""
+        if self.is_deleted:
+            return State.DELETED
+        return State.DOESNOTEXIST if self.missing_from(indices) else State.ACTIVE
+
+
+class Documents:
+    """The documents in a system folder, which may not exist yet, and access to their indices."""
+
+    def __init__(self, path: str, spark: Any = None, encryption: Encryption | None = None):
+        self.path = path
+        self.spark = spark
+        self.encryption = encryption
+        try:
+            self._filesystem, folder = open_path(spark, path)
+        except SourceError as error:
+            raise InvalidArgument(
+                f"documents of indices cannot be stored in {path} ({error}); set "
+                f"{SYSTEM_PATH} to another folder"
+            ) from None
+        self._folder = folder.rstrip("/")
+
+    def files(self) -> tuple[tuple[str, int | None, int | None], ...]:
+        """Return the names of all indices, with the times and sizes of their documents."""
+        forget_listings(self._filesystem)
+        selector = pafs.FileSelector(self._folder, allow_not_found=True)
+        return tuple(
+            sorted(
+                (unquote(info.base_name.removesuffix(_SUFFIX)), info.mtime_ns, info.size)
+                for info in self._filesystem.get_file_info(selector)
+                if info.base_name.endswith(_SUFFIX)
+            )
+        )
+
+    def all(self) -> list[ManagedIndex]:
+        """Return all indices, ordered by name. Warn of damaged documents, and leave them out."""
+        managed_indices: list[ManagedIndex] = []
+        for name, _, _ in self.files():
+            try:
+                managed = self.get(name)
+            except CorruptIndex as error:
+                warn(IndexNotUsedWarning(f"index {name!r} is not used: {error}"))
+            else:
+                managed_indices += [] if managed is None else [managed]
+        return managed_indices
+
+    def get(self, name: str) -> ManagedIndex | None:
+        """Return an index, or None if it has no document."""
+        path = self._path(name)
+        try:
+            data = read_whole_file(self._filesystem, path, MAX_DOCUMENT_BYTES)
+        except FileNotFoundError:
+            return None
+        try:
+            managed = from_json(ManagedIndex, decode_document(data.to_pybytes())[1])
+            if managed.name != name:
+                raise ValueError(f"it is that of index {managed.name!r}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptIndex(
+                f"{path} cannot be read ({error}); restore it, or delete it, which removes the "
+                "index (its filters stay in the catalog of the data)"
+            ) from error
+        return managed
+
+    def create(self, managed: ManagedIndex) -> bool:
+        """Write the document of a new index. Return False if there is one already."""
+        path, data = self._path(managed.name), encode_document(managed)
+        self._filesystem.create_dir(self._folder, recursive=True)
+        if is_local(self._filesystem):
+            return write_atomically(path, data, os.link)
+        is_made = create_object(self._filesystem, path, data)
+        if is_made is None:
+            # The store has no conditional put.
+            is_made = self.get(managed.name) is None
+            if is_made:
+                self.replace(managed)
+        return is_made
+
+    def replace(self, managed: ManagedIndex) -> None:
+        """Write the document of an existing index anew."""
+        path, data = self._path(managed.name), encode_document(managed)
+        if is_local(self._filesystem):
+            write_atomically(path, data, os.replace)
+            return
+        with self._filesystem.open_output_stream(path) as sink:
+            sink.write(data)
+
+    def remove(self, name: str) -> None:
+        self._filesystem.delete_file(self._path(name))
+
+    def catalog(self, managed: ManagedIndex) -> Catalog:
+        """Return the catalog of an index, also if its data is gone."""
+        filesystem, _ = open_path(self.spark, managed.path)
+        return Catalog(filesystem, managed.index_dir, self.encryption)
+
+    def open(self, managed: ManagedIndex) -> Dataset:
+        """Return the data of an index with all its indices, as they are now."""
+        folder = self.catalog(managed).folder
+        return open_dataset(managed.path, self.spark, folder, self.encryption)
+
+    def _path(self, name: str) -> str:
+        return posixpath.join(self._folder, quote(name, safe="") + _SUFFIX)
+
+
+def deleted_indices(spark: Any) -> frozenset[tuple[str, str]]:
+    """Return the deleted indices of a session's managers: the catalog's folder and the name.
+
+    Documents are read again only if one of them changed.
+    """
+    state = session_state(spark)
+    try:
+        documents = Documents(system_path(spark), spark)
+        files = documents.path, documents.files()
+        if state.deleted_indices is None or state.deleted_indices[0] != files:
+            with collected_warnings():
+                deleted = frozenset(
+                    (documents.catalog(managed).folder, name)
+                    for managed in documents.all()
+                    if managed.is_deleted
+                    for name in managed.indices.values()
+                )
+            state.deleted_indices = files, deleted
+    except (ZoneBloomError, OSError, pa.ArrowException):
+        # Queries do not depend on a system folder, and may use all indices without losing a row.
+        return frozenset()
+    return state.deleted_indices[1]
