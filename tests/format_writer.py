@@ -49,11 +49,11 @@ LISTING = required_fields(
 )
 
 
-def filter_of(values, width, num_blocks):
-    """Return the bytes of a filter of integers."""
+def filter_of(num_blocks, forms):
+    """Return the bytes of a filter of the byte forms of values."""
     words = [0] * (8 * num_blocks)
-    for value in values:
-        hashed = xxhash.xxh64_intdigest(value.to_bytes(width, "little", signed=True))
+    for form in forms:
+        hashed = xxhash.xxh64_intdigest(form)
         block = block_of(hashed, num_blocks)
         for word, bit in enumerate(bits_of(hashed)):
             words[8 * block + word] |= 1 << bit
@@ -92,7 +92,9 @@ def write_index(index_dir, files, column, items=100, num_blocks=8):
         kinds.add(values.type)
         for start in range(0, len(values), items):
             part = values.slice(start, items)
-            data = filter_of(part.drop_null().to_pylist(), values.type.byte_width, num_blocks)
+            width, numbers = values.type.byte_width, part.drop_null().to_pylist()
+            forms = [number.to_bytes(width, "little", signed=True) for number in numbers]
+            data = filter_of(num_blocks, forms)
             has_null = part.null_count > 0
             zones.append((fragment_id, start, len(part), has_null, data))
         identity = (status.st_size, status.st_mtime_ns, len(values), status.st_ctime_ns)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
-from reference import ReferenceSbbf
+from format_writer import filter_of
 
 from zonebloom.catalog.place import default_index_folder
 from zonebloom.catalog.version_log import decode_document, encode_document
@@ -134,12 +134,8 @@ def hashes_of(values: list[bytes]) -> np.ndarray:
 
 
 def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
-    """Return the bytes of a filter of all values except None, by the plain-Python reference."""
-    filter = ReferenceSbbf(num_blocks)
-    for value in values:
-        if value is not None:
-            filter.insert(value)
-    return filter.to_bytes()
+    """Return the bytes of a filter of all values except None, by the rules of the format."""
+    return filter_of(num_blocks, [value for value in values if value is not None])
 
 
 def index_folder(data: str | os.PathLike[str]) -> Path:
