@@ -52,27 +52,12 @@ def test_a_null_is_never_found_even_in_a_full_filter():
     assert full.check(null_in_dictionary).tolist() == [True, False, False]
 
 
-def test_a_null_is_not_inserted():
-    assert bloom_of(pa.nulls(10, pa.int64())) == Sbbf(100, 0.01)
-
-
-def test_int32_and_int64_are_different_values():
-    bloom = bloom_of(pa.array(range(50), pa.int32()))
-    assert not bloom.check(pa.array(range(50), pa.int64())).all()
-
-
 def test_unhashable_types_are_refused():
     for values in ([True], pa.array([[1]]), pa.array([{"a": 1}])):
         with pytest.raises(UnsupportedType):
             Sbbf(10).insert(values)
         with pytest.raises(UnsupportedType):
             Sbbf(10).check(values)
-
-
-def test_sizes_follow_the_target():
-    assert Sbbf(8192).nbytes == 32_768
-    assert Sbbf(8192, sizing="exact").num_blocks == 604
-    assert Sbbf(8192, sizing="exact").nbytes == len(Sbbf(8192, sizing="exact").to_bytes())
 
 
 @pytest.mark.parametrize("arguments", [(0,), (10, 0.0), (10, 1.0), (10**9, 1e-9), (10, "x")])
@@ -168,16 +153,3 @@ def test_equality():
     assert Sbbf(100) != bytes(Sbbf(100).nbytes)
     with pytest.raises(TypeError, match="unhashable"):
         hash(Sbbf(100))
-
-
-def test_repr():
-    assert repr(Sbbf.from_bytes(b"\xff" * 32 + bytes(32))) == (
-        "<Sbbf 2 blocks, 64 bytes, 50.000% of bits set>"
-    )
-
-
-def test_html_tells_a_small_probability():
-    bloom = Sbbf(8192)
-    bloom.insert(range(8192))
-    assert 1e-5 < bloom.estimated_fpp < 1e-4
-    assert f"probability {bloom.estimated_fpp:.1e}" in bloom._repr_html_()

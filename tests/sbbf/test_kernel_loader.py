@@ -13,9 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT, run_python
 
-from zonebloom.errors import ZoneBloomError
-from zonebloom.sbbf.kernel_loader import KernelLoader, LoadingStopped
-
 NUM_ROWS = 20_000
 # Each test looks these up. The last one does not exist.
 KEYS = [42, 15_000, 7, -1]
@@ -314,19 +311,3 @@ def test_an_error_in_the_thread_is_raised_where_kernels_are_needed(folder):
     found, name = json.loads(output)
     assert found == [rows_of(key) for key in KEYS]
     assert name.startswith("numba")
-
-
-def test_work_without_a_thread_adds_up():
-    loader = KernelLoader((), max_checks=10)
-    loader.in_background = False
-    assert [loader.are_worth(checks) for checks in (4, 6, 1, 0)] == [False, False, True, True]
-    loader.load()
-    assert loader.are_loaded
-
-
-def test_only_the_thread_stops():
-    loader = KernelLoader((), max_checks=10)
-    loader.stop_if_asked()
-    loader._is_stopping.set()
-    loader.stop_if_asked()
-    assert not issubclass(LoadingStopped, ZoneBloomError)

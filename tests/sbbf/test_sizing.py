@@ -42,23 +42,6 @@ def test_table_of_sizes(ndv, probability, log2, exact):
     assert size_for(ndv, probability, "exact") == 32 * exact
 
 
-def test_the_default_zone_takes_32_kib_not_16():
-    assert size_for(8192, 0.00057) == 32_768
-    assert false_positive_probability(8192, 32_768) == pytest.approx(3.6e-5, rel=0.02)
-    assert false_positive_probability(8192, 16_384) == pytest.approx(1.3e-3, rel=0.03)
-    assert size_for(8192, 0.00057, "exact") == 19_328
-
-
-# Parquet format, BloomFilter.md, section "Sizing an SBBF".
-@pytest.mark.parametrize(
-    ("bits", "probability"),
-    [(6.0, 0.1), (10.5, 0.01), (16.9, 0.001), (26.4, 0.0001), (41.0, 0.00001)],
-)
-def test_the_specifications_bits_per_distinct_value(bits, probability):
-    ndv = 1_000_000
-    assert size_for(ndv, probability, "exact") * 8 / ndv == pytest.approx(bits, abs=0.06)
-
-
 @pytest.mark.parametrize(("ndv", "percent"), [(52_428, "18"), (26_214, "1.26"), (13_107, "0.04")])
 def test_the_specifications_worked_example_of_1024_blocks(ndv, percent):
     decimals = len(percent.partition(".")[2])
@@ -107,14 +90,6 @@ def test_sizes_are_the_least_that_reach_the_target(ndv, probability):
         assert false_positive_probability(ndv, num_bytes) <= probability
         if smaller >= 32:
             assert false_positive_probability(ndv, smaller) > probability
-
-
-@given(ndvs, st.integers(0, 1000), probabilities, st.floats(0.1, 1.0))
-def test_sizes_grow_with_values_and_with_strictness(ndv, more, probability, stricter):
-    for kind in sizing.SIZINGS:
-        here = size_for(ndv, probability, kind)
-        assert size_for(ndv + more, probability, kind) >= here
-        assert size_for(ndv, probability * stricter, kind) >= here
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,6 @@ def test_every_integer_of_a_small_width(width):
     assert np.array_equal(out, hashes_of([n.to_bytes(width, "little") for n in numbers.tolist()]))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_extremes_of_each_width(width):
-    kernel, dtype = WIDTHS[width]
-    values = [bytes(width), b"\xff" * width, bytes(width - 1) + b"\x80", b"\x01" + bytes(width - 1)]
-    out = out_for(values)
-    kernel(np.frombuffer(b"".join(values), dtype=dtype), out)
-    assert np.array_equal(out, hashes_of(values))
-
-
 @pytest.mark.parametrize("width", [*range(1, 70), 100, 128, 255])
 def test_stride_of_each_width_from_an_odd_address(width):
     rng = random.Random(width)
@@ -145,21 +136,6 @@ def test_views_over_several_buffers_with_garbage_under_nulls(
 def test_views_at_the_border_between_inlined_and_not(length):
     values = [bytes(range(length)), b"\xff" * length]
     assert np.array_equal(hash_array(pa.array(values, pa.binary_view())).values, hashes_of(values))
-
-
-def test_views_of_concatenated_arrays():
-    parts = [[b"%d" % i * 20 for i in range(k, k + 50)] for k in range(5)]
-    array = pa.concat_arrays([pa.array(part, pa.binary_view()) for part in parts])
-    assert len(array.buffers()) > 3
-    assert np.array_equal(hash_array(array).values, hashes_of([v for p in parts for v in p]))
-
-
-def test_kernels_take_read_only_arrays():
-    values = np.arange(10, dtype=np.uint64)
-    values.flags.writeable = False
-    out = out_for(values)
-    xxh64.hash_width_8(values, out)
-    assert np.array_equal(out, hashes_of([n.to_bytes(8, "little") for n in range(10)]))
 
 
 def test_kernels_refuse_other_types_rather_than_compile_for_them():
