@@ -9,7 +9,6 @@ import random
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -66,10 +65,6 @@ def build(folder: Path, kind: str, columns=("id", "f", "s"), **options) -> zb.Da
     return ds
 
 
-def segments_of(ds: zb.Dataset, name: str = "id_idx"):
-    return ds.opened.version.indices[name].segments
-
-
 FILTERS = [
     *((f"id = {key}", pc.field("id") == key) for key in (0, 5, 77, 450, 899, 5000)),
     ("id IS NULL", pc.field("id").is_null()),
@@ -83,18 +78,6 @@ FILTERS = [
         pc.field("id").isin(pa.array(range(0, 900, 3))),
     ),
 ]
-
-
-def test_a_plan_counts_zones_and_bytes_of_an_index(folder):
-    build(folder, "HASH")
-    plan = zb.dataset(folder).scanner(filter="id = 5").plan()
-    (use,) = plan.indices
-    assert use.num_zones == 4 * math.ceil(ROWS / ITEMS)
-    ranges = zb.dataset(folder).search("id = 5").to_table()
-    starts, stops = ranges["start"].to_pylist(), ranges["stop"].to_pylist()
-    rows = sum(stop - start for start, stop in zip(starts, stops, strict=True))
-    assert math.ceil(rows / ITEMS) == use.kept_zones
-    assert plan.index_bytes > 0
 
 
 # Filter sizes
@@ -186,35 +169,6 @@ def test_a_refresh_of_a_column_whose_type_changed_is_refused(folder):
 
 
 # Damage
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_detected_and_no_row_is_lost(folder, kind):
-    build(folder, kind, ["id"])
-    (path,) = index_folder(folder).rglob("segments/*/[bh]*")
-    whole = path.read_bytes()
-    rng = random.Random(3)
-    noticed = 0
-    for _ in range(12):
-        data = bytearray(whole)
-        for position in rng.sample(range(len(data)), 60):
-            data[position] = 0
-        path.write_bytes(data)
-        ds = zb.dataset(folder)
-        if bytes(data) != whole:
-            with pytest.raises(CorruptIndex):
-                ds.validate_index("id_idx")
-        for filter, expression in FILTERS[:6]:
-            import warnings
-
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                assert_equals_pyarrow(ds, folder, filter, expression)
-            noticed += any(issubclass(warning.category, IndexNotUsedWarning) for warning in caught)
-    assert noticed
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.warns(IndexNotUsedWarning):
-        assert_equals_pyarrow(zb.dataset(folder), folder, "id = 5", pc.field("id") == 5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -315,20 +269,6 @@ def test_search_many_needs_an_index(folder):
         ds.search_many("s", ["a"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_search_many_accepts_a_hundred_thousand_keys(folder, kind):
-    ds = build(folder, kind, ["id"])
-    keys = np.arange(100_000)
-    result = ds.search_many("id", keys).read_all()
-    candidates = set(result["key_index"].to_pylist())
-    present = {
-        key for path in folder.glob("*.parquet") for key in pq.read_table(path)["id"].to_pylist()
-    }
-    assert present - {None} <= candidates
-    # About one key in 1,750 is a false positive of each zone.
-    assert len(candidates) < 20_000
-
-
 # Regressions
 
 
@@ -378,15 +318,6 @@ def test_a_dataset_that_was_opened_earlier_can_refresh(folder):
     assert old.version == 2
 
 
-def test_a_refresh_keeps_the_order_of_indices(folder):
-    ds = build(folder, "BLOOMFILTER", ["id"])
-    ds.create_scalar_index("id", name="newer", spark=False, number_of_items=ITEMS)
-    pq.write_table(part(7), folder / "part-007.parquet")
-    ds = zb.dataset(folder)
-    ds.optimize.optimize_indices(["id_idx"], spark=False)
-    assert list(ds.opened.version.indices) == ["id_idx", "newer"]
-
-
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
 def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
     def fail(folder):
@@ -424,17 +355,6 @@ def test_a_version_that_cannot_be_read_is_not_overwritten(folder, monkeypatch):
     replace_function(monkeypatch, Catalog, "version", original)
     assert list(zb.dataset(folder).opened.version.indices) == ["id_idx", "s_idx"]
     assert zb.dataset(folder).validate_index("s_idx")
-
-
-@pytest.mark.parametrize("type", [pa.string_view(), pa.large_string()])
-def test_search_many_accepts_other_string_types(folder, type):
-    ds = build(folder, "BLOOMFILTER", ["s"])
-    keys = pa.array(["x7", None, "a"]).cast(type)
-    assert (
-        ds.search_many("s", keys)
-        .read_all()
-        .equals(ds.search_many("s", ["x7", None, "a"]).read_all())
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

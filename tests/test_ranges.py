@@ -175,16 +175,6 @@ def test_unsigned_numbers_are_not_rounded():
     assert 2**70 not in made and -(2**70) not in made
 
 
-def test_touching_and_contained_ranges_are_merged():
-    assert list(RowRanges([(5, 9), (0, 5)])) == [(0, 9)]
-    assert list(RowRanges([(0, 100), (5, 9), (20, 30), (99, 101)])) == [(0, 101)]
-
-
-def test_unsigned_arrays_are_accepted():
-    result = RowRanges.from_arrays(np.array([3], np.uint64), np.array([5], np.uint64))
-    assert list(result) == [(3, 5)]
-
-
 @pytest.mark.parametrize("pair", [(-1, 5), (5, 4), (-3, -2)])
 def test_invalid_ranges_are_refused(pair):
     with pytest.raises(InvalidArgument, match="0 <= start <= stop"):

@@ -530,21 +530,6 @@ def test_values_are_exact_or_refused(values: Any, kind: pa.DataType | None) -> N
         assert [exact(to_scalar(value, "key")) for value in values] == list(map(exact, values))
 
 
-@pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        *(([Fraction(1, 2)], "Fraction"), ([2**64], "int"), (["a", 1], "int and str")),
-        *((np.array([1j]), "complex128"), (pd.Series([1j]), "complex128")),
-    ],
-)
-def test_a_refusal_names_the_type_of_the_values(values: Any, name: str) -> None:
-    with pytest.raises(errors.InvalidArgument, match=rf"\({name}: .*; give numbers"):
-        to_arrow(values, "keys")
-    if len(values) == 1:
-        with pytest.raises(errors.InvalidArgument, match=r"\(.*; give numbers"):
-            to_scalar(values[0], "key")
-
-
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
 @pytest.mark.parametrize("other_columns", [{}, {"name": ["a", "b"]}])
 def test_a_data_frame_is_not_accepted_as_a_column(

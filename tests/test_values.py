@@ -20,7 +20,6 @@ import pytest
 from helpers import (
     BINARY_TYPES,
     PLAIN_TYPES,
-    REFUSED_TYPES,
     STRING_TYPES,
     Label,
     hashes_of,
@@ -31,7 +30,6 @@ from hypothesis import strategies as st
 from predicate_oracle import exact
 from seams import set_constant
 
-from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.values import columns as names
 from zonebloom.values import literal as literal_module
@@ -346,12 +344,6 @@ def test_units_convert_exactly_or_match_nothing(unit, literal_unit, make):
             check_is(column, literal, raw(column, whole))
 
 
-def test_a_finer_timestamp_than_the_columns_unit_matches_nothing():
-    check_no_row(pa.timestamp("s"), datetime(2024, 1, 1, 0, 0, 0, 500_000))
-    check_no_row(pa.timestamp("ms"), raw(pa.timestamp("us"), 1))
-    check_no_row(pa.timestamp("us"), raw(pa.timestamp("ns"), -1))
-
-
 def test_a_timestamp_too_far_for_the_columns_unit_matches_nothing():
     check_no_row(pa.timestamp("ns"), raw(pa.timestamp("s"), 10**12))
     check_no_row(pa.timestamp("ns"), raw(pa.timestamp("s"), -(10**12)))
@@ -601,45 +593,6 @@ def test_indexable_types_are_accepted_plain_and_as_dictionaries(arrow_type):
     require_indexable(pa.dictionary(pa.int32(), arrow_type), "c")
 
 
-@pytest.mark.parametrize(
-    ("arrow_type", "advice"),
-    [
-        (pa.bool_(), "two values cannot tell zones apart"),
-        (pa.null(), "nothing but nulls"),
-        (pa.list_(pa.int32()), "index its elements instead"),
-        (pa.large_list(pa.int32()), "index its elements instead"),
-        (pa.list_(pa.int32(), 2), "index its elements instead"),
-        (pa.map_(pa.string(), pa.int32()), "index its entries instead"),
-        (pa.struct([("a", pa.int32()), ("b", pa.string())]), "one of its leaves instead: c.a, c.b"),
-        (
-            pa.struct({"a": pa.struct({"x": pa.int8(), "y": pa.struct({"z": pa.int8()})})}),
-            "one of its leaves instead: c.a.x, c.a.y.z",
-        ),
-        (pa.struct({"a": pa.list_(pa.int8()), "b": pa.bool_()}), "none of its leaves"),
-        (pa.month_day_nano_interval(), "cast it to"),
-        (pa.dictionary(pa.int8(), pa.bool_()), "two values"),
-        (pa.bool8(), None),
-    ],
-    ids=str,
-)
-def test_other_types_are_refused_with_what_to_do_instead(arrow_type, advice):
-    if advice is None:
-        # A bool8 is stored as int8.
-        require_indexable(arrow_type, "c")
-        return
-    with pytest.raises(UnsupportedType) as caught:
-        require_indexable(arrow_type, "c")
-    message = str(caught.value)
-    assert message.startswith(f"column 'c' has type {arrow_type}, which cannot be indexed: ")
-    assert advice in message
-
-
-@pytest.mark.parametrize("arrow_type", REFUSED_TYPES, ids=str)
-def test_types_that_cannot_be_hashed_are_refused(arrow_type):
-    with pytest.raises(UnsupportedType):
-        require_indexable(arrow_type, "c")
-
-
 # Hash domains: filters of one type answer for all types of its domain
 
 
@@ -677,120 +630,6 @@ def test_types_hashed_as_other_bytes_have_domains_of_their_own():
 
 
 # Types that values are converted to
-
-# The steps and the types of `normal_types`, and what each makes of a type. `=` is the type itself.
-STEPS = [
-    normal_types.decoded_type,
-    normal_types.hashed_type,
-    normal_types.widened_type,
-    normal_types.without_views,
-    normal_types.with_32_bit_offsets,
-    normal_types.with_64_bit_offsets,
-    normal_types.comparable_type,
-    normal_types.normalized_type,
-    normal_types.key_range_type,
-]
-CONVERSIONS = """
-type | decoded | hashed | widened | no views | 32 bit | 64 bit | compar. | normal. | range
-half | = | = | float | = | = | = | float | float | float
-decimal32 | = | = | dec128 | = | = | = | dec128 | dec128 | dec128
-decimal64 | = | = | dec128b | = | = | = | dec128b | dec128b | dec128b
-string | = | = | = | = | = | large | = | = | =
-large | = | = | = | = | string | = | = | = | =
-view | = | = | large | large | = | = | large | large | large
-binary | = | = | = | = | = | largeb | = | = | =
-largeb | = | = | = | = | binary | = | = | = | =
-viewb | = | = | largeb | largeb | = | = | largeb | largeb | largeb
-duration | = | = | = | = | = | = | = | = | int64
-uuid | = | bin16 | = | = | = | = | bin16 | bin16 | bin16
-label | = | string | = | = | = | = | = | string | string
-label view | = | view | = | large | = | = | = | large | large
-label dict | = | string | = | = | = | = | = | string | string
-dict | string | string | = | = | = | = | string | string | string
-dict view | view | view | = | dict lrg | = | = | large | large | large
-dict half | half | half | = | = | = | = | float | float | float
-dict uuid | uuid | bin16 | = | = | = | = | bin16 | bin16 | bin16
-dict label | label | string | = | = | = | = | label | string | string
-dict dict | string | string | = | = | = | = | string | string | string
-run ends | = | = | = | = | = | = | = | = | =
-list | = | = | = | = | = | = | = | = | =
-list view | = | = | = | list lrg | = | = | = | = | =
-list lrg | = | = | = | = | list | = | = | = | =
-large list | = | = | = | = | list | = | = | = | =
-pair view | = | = | = | pair lrg | = | = | = | = | =
-view list | = | = | = | = | = | = | = | = | =
-list half | = | = | = | = | = | = | = | = | =
-list dict | = | = | = | = | = | = | = | = | =
-struct view | = | = | = | struct l | = | = | = | = | =
-struct l | = | = | = | = | struct | = | = | = | =
-struct dict | = | = | = | struct d | = | = | = | = | =
-struct uuid | = | = | = | = | = | = | = | = | =
-map view | = | = | = | map l | = | = | = | = | =
-map l | = | = | = | = | map | = | = | = | =
-"""
-CONVERTED_TYPES = {
-    "half": pa.float16(),
-    "float": pa.float32(),
-    "decimal32": pa.decimal32(5, 1),
-    "decimal64": pa.decimal64(12, 1),
-    "dec128": pa.decimal128(5, 1),
-    "dec128b": pa.decimal128(12, 1),
-    "string": pa.string(),
-    "view": pa.string_view(),
-    "large": pa.large_string(),
-    "binary": pa.binary(),
-    "viewb": pa.binary_view(),
-    "largeb": pa.large_binary(),
-    "bin16": pa.binary(16),
-    "duration": pa.duration("s"),
-    "int64": pa.int64(),
-    "uuid": pa.uuid(),
-    "label": Label(pa.string()),
-    "label view": Label(pa.string_view()),
-    "label dict": Label(pa.dictionary(pa.int8(), pa.string())),
-    "dict": pa.dictionary(pa.int8(), pa.string()),
-    "dict view": pa.dictionary(pa.int8(), pa.string_view(), ordered=True),
-    "dict lrg": pa.dictionary(pa.int8(), pa.large_string(), ordered=True),
-    "dict half": pa.dictionary(pa.int8(), pa.float16()),
-    "dict uuid": pa.dictionary(pa.int8(), pa.uuid()),
-    "dict label": pa.dictionary(pa.int8(), Label(pa.string())),
-    "dict dict": pa.dictionary(pa.int8(), pa.dictionary(pa.int8(), pa.string())),
-    "run ends": pa.run_end_encoded(pa.int32(), pa.string_view()),
-    "list": pa.list_(pa.field("x", pa.string(), nullable=False)),
-    "list view": pa.list_(pa.field("x", pa.string_view(), nullable=False)),
-    "list lrg": pa.list_(pa.field("x", pa.large_string(), nullable=False)),
-    "large list": pa.large_list(pa.field("x", pa.string(), nullable=False)),
-    "pair view": pa.list_(pa.string_view(), 2),
-    "pair lrg": pa.list_(pa.large_string(), 2),
-    "view list": pa.list_view(pa.string_view()),
-    "list half": pa.list_(pa.float16()),
-    "list dict": pa.list_(pa.dictionary(pa.int8(), pa.string())),
-    "struct": pa.struct([("a", pa.list_(pa.string())), ("b", pa.int8())]),
-    "struct view": pa.struct([("a", pa.list_(pa.string_view())), ("b", pa.int8())]),
-    "struct l": pa.struct([("a", pa.list_(pa.large_string())), ("b", pa.int8())]),
-    "struct dict": pa.struct([("a", pa.dictionary(pa.int8(), pa.binary_view()))]),
-    "struct d": pa.struct([("a", pa.dictionary(pa.int8(), pa.large_binary()))]),
-    "struct uuid": pa.struct([("a", pa.uuid())]),
-    "map": pa.map_(pa.string(), pa.binary(), keys_sorted=True),
-    "map view": pa.map_(pa.string_view(), pa.binary_view(), keys_sorted=True),
-    "map l": pa.map_(pa.large_string(), pa.large_binary(), keys_sorted=True),
-}
-
-
-@pytest.mark.parametrize("line", CONVERSIONS.strip().splitlines()[1:])
-def test_each_step_of_normalisation_makes_the_type_of_the_table(line):
-    name, *wanted = (text.strip() for text in line.split("|"))
-    type_ = CONVERTED_TYPES[name]
-    expected = [type_ if text == "=" else CONVERTED_TYPES[text] for text in wanted]
-    assert [step(type_) for step in STEPS] == expected
-
-
-@pytest.mark.parametrize("type_", [*PLAIN_TYPES, pa.bool_(), pa.null()], ids=str)
-def test_types_outside_of_the_table_are_converted_to_themselves(type_):
-    # Types of other parameters are converted as those of the table.
-    ids = {converted.id for converted in CONVERTED_TYPES.values()}
-    if type_.id not in ids or type_ in FLOATS[1:] or pa.types.is_fixed_size_binary(type_):
-        assert [step(type_) for step in STEPS] == [type_] * len(STEPS)
 
 
 def with_label(storage):
@@ -851,20 +690,6 @@ def test_hashed_values_have_no_dictionaries_or_extensions_and_the_same_hashes(va
     assert converted.to_pylist() == ["a", "bc"]
     assert converted.type in (pa.string_view(), pa.large_string())
     assert hash_array(converted).values.tolist() == hash_array(values).values.tolist()
-
-
-@pytest.mark.parametrize(
-    ("type_", "innermost"),
-    [
-        (pa.dictionary(pa.int8(), pa.uuid()), [pa.binary(16)]),
-        (pa.map_(pa.string(), pa.list_(Label(pa.float32()))), [pa.string(), pa.float32()]),
-        (pa.struct([("a", pa.date32()), ("b", pa.list_(pa.int8(), 2))]), [pa.date32(), pa.int8()]),
-        (pa.struct([]), []),
-    ],
-    ids=str,
-)
-def test_innermost_types_are_those_of_the_values_without_parts(type_, innermost):
-    assert list(normal_types.innermost_types(type_)) == innermost
 
 
 @pytest.mark.parametrize("module", [literal_module, types, names, normal_types])
