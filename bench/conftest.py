@@ -101,23 +101,17 @@ def _rows(random: np.random.Generator, count: int) -> pa.Table:
     )
 
 
-def rewrite(lake: Path, name: str, **options) -> Path:
-    """Write the same rows with other options, unless they exist already, and return the folder."""
-    folder = lake.with_name(f"{lake.name}-{name}")
+@pytest.fixture(scope="session")
+def paged(lake: Path) -> Path:
+    """Write the same rows with the options that the README recommends."""
+    folder = lake.with_name(f"{lake.name}-paged")
     if not (folder / "_done").exists():
         folder.mkdir(exist_ok=True)
         for path in sorted(lake.glob("*.parquet")):
-            file = pq.ParquetFile(path)
-            with pq.ParquetWriter(folder / path.name, file.schema_arrow, **options) as writer:
-                for group in range(file.num_row_groups):
-                    writer.write_table(file.read_row_group(group), row_group_size=1_000_000)
+            table = pq.read_table(path)
+            pq.write_table(table, folder / path.name, row_group_size=_ROW_GROUP_ROWS, **PAGED)
         (folder / "_done").touch()
     return folder
-
-
-@pytest.fixture(scope="session")
-def paged(lake: Path) -> Path:
-    return rewrite(lake, "paged", **PAGED)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from bench.data import uuids
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
@@ -20,7 +19,6 @@ from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import LeafChunk, leaf_types
 from zonebloom.parquet.whole_row_groups import WholeRowGroups
 from zonebloom.sbbf import blocks, xxh64
-from zonebloom.sbbf.hashing import hash_array
 from zonebloom.storage.files import ReadCounter, identity_from_status
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.values.probe import byte_forms
@@ -35,39 +33,10 @@ HASHES = np.empty(ROWS, dtype=np.uint64)
 xxh64.hash_width_8(VALUES, HASHES)
 
 
-def test_hash_int64(versus):
-    versus(lambda: xxh64.hash_width_8(VALUES, HASHES), FLOOR, rounds=50)
-
-
 def test_hash_and_insert_int64(versus):
     """Insert into filters of 32 KiB, one per zone of 8192 rows, as a build does."""
     array = pa.array(VALUES)
     versus(lambda: list(train_zones([array], ZoneParameters())), FLOOR, rounds=20)
-
-
-def test_insert(versus):
-    words = np.zeros(8192, dtype=np.uint32)
-    versus(lambda: blocks.insert(words, HASHES), FLOOR, rounds=50)
-
-
-def test_check(versus):
-    words = np.zeros(8192, dtype=np.uint32)
-    blocks.insert(words, HASHES[:8192])
-    is_hit = np.empty(ROWS, dtype=bool)
-    versus(lambda: blocks.check(words, HASHES, is_hit), FLOOR, rounds=50)
-
-
-def test_hash_36_byte_strings(versus):
-    import xxhash
-
-    strings = uuids(RANDOM, 1 << 17)
-    as_bytes = strings.cast(pa.binary()).to_pylist()
-    digest = xxhash.xxh64_intdigest
-    versus(
-        lambda: hash_array(strings),
-        {"xxhash in a Python loop": lambda: [digest(value) for value in as_bytes]},
-        rounds=10,
-    )
 
 
 @pytest.mark.parametrize("zones", [2_441])

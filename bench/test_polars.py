@@ -7,13 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
 
 import zonebloom as zb
-from zonebloom.predicates.arrow import predicate_from_arrow
-from zonebloom.predicates.polars import translate_polars
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +38,6 @@ def test_one_key_in_polars(versus, indexed, paged, keys):
     )
 
 
-def test_a_hundred_keys_joined_in_polars(versus, indexed, paged, keys):
-    key_frame = pl.LazyFrame({"id": keys[:100]})
-
-    def join(frame: pl.LazyFrame) -> pl.DataFrame:
-        return frame.filter(pl.col("id").is_in(keys[:100])).join(key_frame, on="id").collect()
-
-    versus(lambda: join(indexed.to_polars()), {"Polars": lambda: join(theirs(paged))})
-
-
 @pytest.mark.parametrize("column", ["x", "all"])
 def test_a_filter_no_index_helps_in_polars(versus, indexed, paged, column):
     """An index that cannot help must not cost time."""
@@ -74,18 +62,3 @@ def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
         {"Polars": lambda: other.filter(pl.col("id").is_in(keys.implode())).collect()},
         rounds=3,
     )
-
-
-def test_translate_and_search_a_polars_filter(versus, indexed, keys):
-    endless_keys, schema, opened = itertools.cycle(keys), indexed.schema, indexed.opened
-    names = tuple(schema.names)
-
-    def plan_polars_filter() -> object:
-        filter, predicate = translate_polars(pl.col("id") == next(endless_keys), schema)
-        return opened.plan(names, filter, predicate, is_described=False)
-
-    def plan_pyarrow_filter() -> object:
-        filter = pc.field("id") == next(endless_keys)
-        return opened.plan(names, filter, predicate_from_arrow(filter, schema), is_described=False)
-
-    versus(plan_polars_filter, {"a PyArrow filter": plan_pyarrow_filter}, rounds=200)
