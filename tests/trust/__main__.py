@@ -27,12 +27,8 @@ PARTS = (
     "pages",
     "bodies",
     "nested",
-    "short",
     "patches",
-    "rewrites",
     "foreign",
-    "wide",
-    "drift",
     "queries",
 )
 

@@ -344,6 +344,10 @@ def make_table(rows: int, rng: random.Random, types: Sequence[pa.DataType] = TYP
     if rng.random() < 0.3:
         arrays.append(drawn(pa.bool_(), rows, rng))
         names.append("odd name.b")
+    if rng.random() < 0.05:
+        extra = [f"w{number}" for number in range(150)]
+        arrays += [drawn(rng.choice(COMMON), rows, rng) for _ in extra]
+        names += extra
     arrays.append(pa.array(range(rows), pa.int64()))
     return pa.table(arrays, [*names, "row"])
 
@@ -400,12 +404,17 @@ def make_lake(
     shutil.rmtree(scratch)
     files = rng.randint(1, 4)
     lake = Lake(folder, name, layout, is_hive, table)
+    # Later files may lack columns, or have them in another order. Spark reads one schema.
+    is_uneven = types is TYPES and name in ("pyarrow", "IPC") and rng.random() < 0.4
 
     def write(number: int, order: str = "as drawn") -> None:
         rows = table.num_rows // files
         part = table.slice(number * rows, rows if number < files - 1 else None)
         if order == "reversed":
             part = gather(part, np.arange(part.num_rows)[::-1])
+        if is_uneven and number:
+            kept = [name for name in part.column_names if name == "row" or rng.random() < 0.9]
+            part = part.select(rng.sample(kept, len(kept)))
         below = folder / (f"p={number % 2}/q=x%20{number}" if is_hive else "")
         below.mkdir(parents=True, exist_ok=True)
         writer(part, below / f"{number}.{lake.format}", rng, shared)
@@ -436,7 +445,7 @@ def index(lake: Lake, rng: random.Random) -> None:
     """Index some columns, with random parameters."""
     ds = lake.open()
     names = [column.name for column in columns_of(ds.schema.empty_table())]
-    wanted = rng.sample(names, rng.randint(1, len(names)))
+    wanted = rng.sample(names, rng.randint(1, min(8, len(names))))
     options = {
         "number_of_items": rng.choice([16, 50, 64, 256]),
         "probability": rng.choice([0.2, 0.01, 0.00057]),

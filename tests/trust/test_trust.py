@@ -6,7 +6,6 @@ import pytest
 from trust import (
     damage,
     differential,
-    drift,
     faults,
     foreign,
     forge,
@@ -15,9 +14,6 @@ from trust import (
     many,
     patches,
     queries,
-    rewrites,
-    short,
-    wide,
 )
 from trust.report import Report, check
 from trust.small import WRITERS
@@ -31,13 +27,9 @@ PARTS = [
     (forge, 2, {"num_forgeries": 12}),
     (faults, 2 * len(faults.SCENARIOS), {"max_faults": 2}),
     (kill, len(WRITERS), {"max_kills": 1}),
-    (short, 3, {}),
     (patches, 2, {}),
-    (rewrites, 2, {}),
     (foreign, 6, {"rounds": 2}),
     (queries, 6, {}),
-    (wide, 2, {"width": 400, "lookups": 16}),
-    (drift, 8, {}),
 ]
 CASES = [
     pytest.param(part, case, options, id=f"{part.__name__.rpartition('.')[2]}-{case}")
