@@ -16,7 +16,6 @@ from typing import Any
 import format_reader
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import xxhash
@@ -29,7 +28,6 @@ from pages import Page
 import zonebloom as zb
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
 
-LOCAL = pafs.LocalFileSystem()
 PAGE = ROOT / "docs" / "format.md"
 TYPES = [
     *PLAIN_TYPES,
@@ -243,28 +241,6 @@ def change_document(index_dir: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(head + xxhash.xxh3_128_hexdigest(head + tail).encode() + tail)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b'"kind": "BLOOMFILTER"', b'"kind": "HASH"'),
-        (b'"domain": "int64"', b'"domain": "int32"'),
-        (b"bloomfilter.arrow", b"other.arrow"),
-        (b'"field": []', b'"field": ["#3"]'),
-    ],
-)
-def test_the_reader_ignores_an_index_that_it_does_not_know(tmp_path, old, new):
-    write(tmp_path / "data", 0, orders(0, 100))
-    ds = zb.dataset(tmp_path / "data")
-    ds.create_scalar_index("id", number_of_items=10, spark=False)
-    index_dir, key = Path(ds.index_dir), pa.scalar(-1, pa.int64())
-    assert found_by_reader(tmp_path / "data", index_dir, "id", key) == {
-        "day=0/part-000.parquet": []
-    }
-    change_document(index_dir, old, new)
-    ranges = found_by_reader(tmp_path / "data", index_dir, "id", key)
-    assert ranges == {"day=0/part-000.parquet": None}
-
-
 @pytest.mark.parametrize("is_newer", [True, False])
 def test_the_reader_uses_the_version_before_a_newer_or_damaged_one(tmp_path, is_newer):
     folder = tmp_path / "data"
@@ -314,31 +290,6 @@ def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, kind):
         ranges = found_by_reader(folder, tmp_path / "clear", "id", key)
         assert ranges == found_by_zonebloom(ds, folder, "id", key)
         assert None not in ranges.values()
-
-
-@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
-def test_the_reader_loses_no_row_in_a_damaged_folder(tmp_path, kind):
-    folder, index_dir = tmp_path / "data", tmp_path / "_zonebloom" / "data"
-    for number in range(2):
-        write(folder, number, orders(500 * number, 300))
-        options = {"number_of_items": 20, "spark": False}
-        zb.dataset(folder).create_scalar_index("id", kind, **options)
-    key = pa.scalar(777, pa.int64())
-    whole = found_by_reader(folder, index_dir, "id", key)
-    assert whole["day=0/part-000.parquet"] is not None
-    damage = np.random.default_rng(0)
-    for path in sorted(path for path in index_dir.rglob("*") if path.is_file()):
-        data = path.read_bytes()
-        for position in damage.integers(0, len(data), 40).tolist():
-            for changed in (data[:position], data[:position] + b"\xaa" + data[position + 1 :]):
-                path.write_bytes(changed)
-                result = found_by_reader(folder, index_dir, "id", key)
-                for name, ranges in whole.items():
-                    of_file = result[name]
-                    assert ranges is not None
-                    assert of_file is None or set(of_file) >= set(ranges), (path, position)
-        path.write_bytes(data)
-    assert found_by_reader(folder, index_dir, "id", key) == whole
 
 
 def test_zonebloom_uses_an_index_that_the_page_taught_to_write(tmp_path):

@@ -165,83 +165,7 @@ def small_contents() -> dict[str, Content]:
 SMALL = small_contents()
 
 
-def assert_loses_nothing(data: bytes, content: Content) -> None:
-    """Check that a damaged file is refused, or that it loses no pair and no null."""
-    try:
-        file = HashFile(data)
-    except ValueError:
-        return
-    assert file.zones_with_null >= content.nulls
-    for hashed, pairs in itertools.groupby(sorted(content.pairs), lambda pair: pair[0]):
-        assert file.zones(hashed) >= {zone for _, zone in pairs}
-
-
 # The writer and the reader
-
-
-@given(contents(), HASHES)
-@settings(max_examples=cases(400))
-def test_the_reader_returns_what_the_writer_was_given(content, other_hash):
-    file = HashFile(content.write())
-    assert file.runs == content.runs
-    assert file.zones_with_null == content.nulls
-    assert file.pairs() == content.expected_pairs
-    for hashed in {other_hash, *(hashed for hashed, _ in content.pairs)}:
-        assert file.zones(hashed) == content.expected_zones(hashed)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_the_small_files_have_the_forms_that_they_stand_for(name):
-    content = SMALL[name]
-    file = HashFile(content.write())
-    assert file.pairs() == content.expected_pairs
-    sizes = [size for offset, size in file.pieces() if offset >= file.heap_start]
-    has_heap = name in ("example", "slots", "heap")
-    assert bool(sizes) == has_heap == (file.head.heap_bytes > 0)
-    # The pieces of the heap lie one after another.
-    assert sum(sizes) == file.head.heap_bytes
-
-
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
-def test_a_changed_byte_loses_no_pair(name, mask):
-    content = SMALL[name]
-    data = content.write()
-    for position in range(len(data)):
-        changed = bytearray(data)
-        changed[position] ^= mask
-        assert_loses_nothing(bytes(changed), content)
-        with pytest.raises(ValueError):
-            HashFile(bytes(changed)).pairs()
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_cut_or_longer_file_is_refused(name):
-    data = SMALL[name].write()
-    cuts = [data[:stop] for stop in range(len(data))]
-    tails = [data[start:] for start in range(1, len(data))]
-    for changed in (*cuts, *tails, data + b"\0", b"\0" + data, data + data):
-        with pytest.raises(ValueError):
-            HashFile(changed)
-
-
-def test_pieces_of_other_places_and_files_are_detected():
-    content = SMALL["entries"]
-    data = content.write()
-    first, second = HashFile(data).pieces()[:2]
-    swapped = bytearray(data)
-    for (start, size), source in ((first, second[0]), (second, first[0])):
-        swapped[start : start + size] = data[source : source + size]
-    assert_loses_nothing(bytes(swapped), content)
-    with pytest.raises(ValueError):
-        HashFile(bytes(swapped)).pairs()
-    # The block of another file with another salt.
-    parameters = HashParameters(**{**vars(content.parameters), "salt": 77})
-    other = Content(set(), content.runs, set(), parameters).write()
-    start, size = first
-    mixed = data[:start] + other[start : start + size] + data[start + size :]
-    assert mixed != data
-    assert_loses_nothing(mixed, content)
 
 
 # The example of the page
@@ -280,38 +204,6 @@ def test_the_page_lists_the_fields_of_the_head_with_their_sizes():
     assert TRAILER.size == 32
 
 
-@pytest.mark.parametrize(
-    ("start", "stop", "damaged_keys"),
-    [
-        (0, 8, None),
-        (8, 40, {7, 88}),
-        (40, 72, {3, 5, 12, 42, 19, 61}),
-        (72, 96, {42}),
-        (96, 144, {3, 5, 12, 42, 19, 61}),
-        (144, 156, set()),
-        (156, 359, None),
-    ],
-    ids=["magic", "slot 0", "slot 1", "posting", "block in the heap", "nulls", "tail and trailer"],
-)
-def test_damage_concerns_only_what_a_checksum_guards(start, stop, damaged_keys):
-    """If a byte changes, the keys that its checksum does not guard are still found exactly."""
-    content = example()
-    data = content.write()
-    assert len(data) == 359
-    for position in range(start, stop):
-        changed = bytearray(data)
-        changed[position] ^= 0x10
-        if damaged_keys is None:
-            with pytest.raises(ValueError):
-                HashFile(bytes(changed))
-            continue
-        file = HashFile(bytes(changed))
-        assert file.zones_with_null == ({0, 1, 2} if start == 144 else {2})
-        for key in (7, 88, 3, 5, 12, 42, 19, 61):
-            zones = content.expected_zones(key_hash(key))
-            assert file.zones(key_hash(key)) == ({0, 1, 2} if key in damaged_keys else zones)
-
-
 def test_the_files_by_the_page_do_not_use_zonebloom():
     for name in ("hash_reader", "hash_writer"):
         code = (ROOT / "tests" / f"{name}.py").read_text(encoding="utf-8")
@@ -345,24 +237,6 @@ def forged_files(draw: st.DrawFn) -> bytes:
         head = head._replace(**{name: draw(values) % limit})
     tail = HEAD.pack(*head) + bytes(changed[tail_start + HEAD.size : -TRAILER.size])
     return resealed(bytes(changed), pieces, tail)
-
-
-@given(forged_files(), HASHES)
-@settings(max_examples=cases(2000))
-def test_a_forged_file_is_refused_or_read_within_its_bounds(data, hashed):
-    try:
-        file = HashFile(data)
-    except ValueError:
-        return
-    everywhere = set(range(file.head.num_zones))
-    assert file.zones_with_null <= everywhere
-    for key in (hashed, *map(key_hash, range(12))):
-        assert file.zones(key) <= everywhere
-    try:
-        pairs = file.pairs()
-    except ValueError:
-        return
-    assert {zone for _, zone in pairs} <= everywhere
 
 
 # zonebloom
@@ -517,27 +391,6 @@ def test_the_reader_reads_files_without_keys(tmp_path, fragments):
     assert (file.runs, file.zones_with_null) == (expected.runs, expected.nulls)
     assert file.pairs() == expected.expected_pairs
     assert_reads_alike(open_table(tmp_path / "again", data), file, [key_hash(7), 0, 2**64 - 1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_merged_tables_have_the_pairs_of_all(tmp_path, kind):
-    tables: list[HashTable] = []
-    rows: Fragments = {}
-    for number in range(3):
-        fragments = {10 * number + i: random_keys(kind, 500 * i, number) for i in (3, 1)}
-        rows |= fragments
-        path = tmp_path / str(number)
-        built = HashFile(build(path, fragments, Parameters(number_of_items=50)))
-        content = rows_as_content(built, fragments)
-        content.parameters.slot_bytes = 512
-        tables.append(open_table(path, content.write()))
-    written = merge_hash_tables(tables, LOCAL, str(tmp_path / "merged"))
-    data = (tmp_path / "merged").read_bytes()
-    file = HashFile(data)
-    assert (written.num_bytes, written.checksum) == (len(data), segment_checksum(data))
-    expected = rows_as_content(file, rows)
-    assert (file.runs, file.zones_with_null) == (expected.runs, expected.nulls)
-    assert file.pairs() == expected.expected_pairs
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -28,16 +28,12 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom import lazy_frame as lazy_frame_module
 from zonebloom.index.key_search import (
-    COMPARED_BY_KERNELS,
     FILTERED_BY_ARROW,
-    extrapolate_zones,
     hashes_among,
-    search_keys,
 )
 from zonebloom.lazy_frame import lazy_frame
 from zonebloom.predicates import polars_expression
 from zonebloom.scan import locate, search
-from zonebloom.values.probe import hash_keys
 
 NAN = math.nan
 COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64()), ("d", pa.int8())])
@@ -161,43 +157,6 @@ def test_many_keys_are_found_in_every_row_that_holds_them(tmp_path_factory, seed
         assert_scanned(ds, tables, names[0], keys[names[0]].combine_chunks())
 
 
-@pytest.mark.parametrize("stored", [0.0, -0.0])
-@pytest.mark.parametrize("key", [0.0, -0.0])
-@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
-def test_a_zero_among_many_keys_is_found_under_both_signs(tmp_path, monkeypatch, stored, key, kind):
-    dtype = kind.to_pandas_dtype()
-    values = [dtype(value) for value in [5.0, stored, 7.0, NAN]]
-    tables = [pa.table({"x": pa.array(values, kind), "n": range(4)})]
-    write_files(tmp_path / "t", tables)
-    ds = zb.dataset(tmp_path / "t")
-    ds.create_scalar_index("x", "HASH", number_of_items=1, spark=False)
-    lower_limits(monkeypatch)
-    keys = pa.array([dtype(value) for value in [1.0, 2.0, 3.0, key]], kind)
-    assert_located(ds, tables, ["x"], pa.table({"x": keys}))
-    rows = ds.lookup("x", keys)
-    assert (rows["key_index"].to_pylist(), rows["n"].to_pylist()) == ([3], [1])
-
-
-def test_many_keys_are_found_in_new_and_changed_files(tmp_path, monkeypatch):
-    tables = [pa.table({"a": range(f, f + 50), "n": range(f, f + 50)}) for f in (0, 50, 100)]
-    write_files(tmp_path / "t", tables)
-    zb.dataset(tmp_path / "t").create_scalar_index("a", "HASH", number_of_items=4, spark=False)
-    tables[1] = pa.table({"a": range(250, 320), "n": range(50, 120)})
-    tables.append(pa.table({"a": [900, 901], "n": [900, 901]}))
-    write_files(tmp_path / "t", tables[1:2], 1)
-    write_files(tmp_path / "t", tables[3:], 3)
-    lower_limits(monkeypatch)
-    ds = zb.dataset(tmp_path / "t")
-    keys = pa.array([7, 70, 300, 900, 5000, 149])
-    with pytest.warns(errors.StaleIndexWarning, match=r"01\.parquet.*03\.parquet"):
-        rows = ds.locate("a", keys)
-    assert rows["row"].to_pylist() == [7, None, 50, 0, None, 49]
-    assert_located(ds, tables, ["a"], pa.table({"a": keys}))
-    assert_scanned(ds, tables, "a", keys)
-    with pytest.raises(errors.StaleIndex):
-        zb.dataset(tmp_path / "t", stale="raise").locate("a", keys)
-
-
 # 20,000 keys and more, with the limits of the package
 
 MANY = 20_000
@@ -252,40 +211,6 @@ def test_few_of_many_keys_read_few_zones(large):
     ran = ds.scanner(filter=pc.field("a").isin(keys)).analyze_plan()
     assert ran.stats.rows_found == 20
     assert ran.stats.rows_read <= 20 * 1024
-
-
-def test_keys_that_are_in_most_zones_are_not_all_looked_up(large):
-    ds, tables = large
-    keys = keys_of(tables, MANY)
-    on_column = ds.opened.look().indices_of_column(("a",))
-    view = ds.opened.look().view(on_column.indices[0])
-    bulk = hash_keys(pa.int64(), keys)
-    assert bulk is not None
-    assert search_keys(view, bulk, len(keys), COMPARED_BY_KERNELS) is None
-    # More keys than rows are not looked up either.
-    everything = pa.array(np.arange(400_000))
-    bulk = hash_keys(pa.int64(), everything)
-    assert bulk is not None
-    assert search_keys(view, bulk, len(everything), FILTERED_BY_ARROW) is None
-
-
-@given(
-    size=st.integers(1, 2000),
-    sample=st.integers(1000, 2000),
-    scale=st.integers(1, 50),
-    seed=st.integers(0, 1000),
-)
-def test_the_number_of_zones_is_estimated_from_a_sample(size, sample, scale, seed):
-    draws = np.random.default_rng(seed).integers(0, size, sample * scale)
-    num_distinct = np.unique(draws[:sample]).size
-    estimate = extrapolate_zones(num_distinct, sample, sample * scale, 2000)
-    assert np.unique(draws).size == pytest.approx(estimate, rel=0.3)
-
-
-def test_an_estimate_without_hits_is_zero():
-    assert extrapolate_zones(0, 0, 0, 100) == 0
-    assert extrapolate_zones(1, 500, 50_000, 100) == pytest.approx(1)
-    assert extrapolate_zones(100, 5000, 50_000, 100) == pytest.approx(100)
 
 
 @given(

@@ -8,19 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-import xxhash
 from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seams import set_constant
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
-from zonebloom.base.version import FORMAT_VERSION, with_format_version
+from zonebloom.base.version import FORMAT_VERSION
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.zone_bloom import rows as rows_module
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.rows import RowTable, RowTableWriter, read_row_table
-from zonebloom.index.zone_bloom.table import FIELDS, table_schema, to_batch
+from zonebloom.index.zone_bloom.table import FIELDS, table_schema
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import blocks
 
@@ -112,33 +111,6 @@ def test_probability_is_written_as_in_lance(probability, text):
     assert float(written) == probability
 
 
-def test_the_file_is_an_uncompressed_ipc_file(written):
-    path, written_table, fragments = written
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_file(source).read_all()
-    table.validate(full=True)
-    assert table.schema.equals(with_format_version(table_schema(10, 0.01)), check_metadata=True)
-    runs = [(fragment, zones) for fragment, part in fragments for zones in part]
-    assert table["fragment_id"].to_pylist() == [f for f, zones in runs for _ in range(len(zones))]
-    for name, attribute in [
-        ("zone_start", "starts"),
-        ("zone_length", "lengths"),
-        ("has_null", "has_null"),
-    ]:
-        expected = [value for _, zones in runs for value in getattr(zones, attribute).tolist()]
-        assert table[name].to_pylist() == expected
-    filters = [row.tobytes() for _, zones in runs for row in zones.filters]
-    assert table["bloom_filter_data"].to_pylist() == filters
-    assert written_table.num_zones == table.num_rows == 15
-
-
-def test_written_table_describes_the_file(written):
-    path, written_table, _ = written
-    data = path.read_bytes()
-    assert written_table.num_bytes == len(data)
-    assert written_table.checksum == xxhash.xxh3_64_hexdigest(data)
-
-
 def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
     size = PARAMETERS.filter_bytes
     set_constant(monkeypatch, rows_module, "_MAX_BATCH_BYTES", 3 * size + 1)
@@ -168,12 +140,6 @@ def test_zones_of_small_files_share_batches(tmp_path, monkeypatch):
     assert table["bloom_filter_data"].to_pylist() == filters
 
 
-def test_a_batch_shares_the_memory_of_the_filters():
-    (zones,) = zones_of(95)
-    batch = to_batch(0, zones, table_schema(10, 0.01))
-    assert batch.column("bloom_filter_data").buffers()[2].address == zones.filters.ctypes.data
-
-
 # Reading
 
 
@@ -200,16 +166,6 @@ def test_round_trip(written):
     }
 
 
-def test_the_kernel_reads_the_file_buffer_in_place(written):
-    path, written_table, _ = written
-    table = opened(path, written_table)
-    hit = np.zeros(len(table), dtype=bool)
-    hashes = np.array([xxhash.xxh64_intdigest((1005).to_bytes(8, "little"))], dtype=np.uint64)
-    blocks.check_filters(table.words, table.first_words, table.num_blocks, hashes, hit)
-    assert hit[10]
-    assert hit.sum() < 4
-
-
 def test_a_file_is_read_into_memory_once(tmp_path):
     parameters = ZoneParameters(8192, 0.00057)
     written_table = write(
@@ -226,13 +182,6 @@ def test_a_file_is_read_into_memory_once(tmp_path):
     assert not table.words.flags.owndata
     assert not table.words.flags.writeable
     assert all(np.shares_memory(table.filter_words(zone), table.words) for zone in (0, 63))
-
-
-def test_a_remote_file_gives_the_same_table(written):
-    path, written_table, _ = written
-    elsewhere = pafs.SubTreeFileSystem(str(path.parent), LOCAL)
-    table = read_row_table(elsewhere, path.name, written_table.num_bytes, written_table.checksum)
-    assert table.to_table().equals(opened(path, written_table).to_table())
 
 
 def test_a_table_without_zones(tmp_path):
@@ -342,7 +291,6 @@ def test_a_missing_file_is_reported(tmp_path):
 # Hostile tables
 
 BLOCK = bytes(32)
-LENGTHS = FIELDS.get_field_index("zone_length")
 
 
 def nullable(schema):

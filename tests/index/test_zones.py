@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from helpers import PLAIN_TYPES, reference_filter, sample
@@ -15,7 +14,6 @@ from seams import set_constant
 from zonebloom.errors import InvalidArgument, UnsupportedType
 from zonebloom.index.zone_bloom import train as zones_module
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
-from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import hashing
 
@@ -122,52 +120,9 @@ def test_yielded_zones_do_not_change_later():
     assert len(rest) == 1
 
 
-def test_batches_of_10000_rows_give_zones_of_8192():
-    # A shape that made Lance 1.0 lose rows.
-    numbers = list(range(30_000))
-    parameters = ZoneParameters()
-    array = pa.array(numbers, pa.int64())
-    batches = [array.slice(start, 10_000) for start in (0, 10_000, 20_000)]
-    zones = listed(train_zones(batches, parameters))
-    assert [zone[:2] for zone in zones] == [(0, 8192), (8192, 8192), (16_384, 8192), (24_576, 5424)]
-    assert zones == expected(encode(numbers), parameters)
-
-
-def test_the_last_zone_may_be_short_but_is_never_empty():
-    def lengths(count):
-        array = pa.array(range(count), pa.int64())
-        return [run.lengths.tolist() for run in train_zones([array], SMALL)]
-
-    assert lengths(20) == [[7, 7, 6]]
-    assert lengths(21) == [[7, 7, 7]]
-    assert lengths(1) == [[1]]
-
-
-def test_zero_rows_give_no_zone():
-    assert list(train_zones([], SMALL)) == []
-    assert list(train_zones([pa.array([], pa.int64())], SMALL)) == []
-
-
-def test_all_null_zones_have_empty_filters():
-    array = pa.concat_arrays([pa.nulls(7, pa.int64()), pa.array(range(7)), pa.nulls(3, pa.int64())])
-    zones = listed(train_zones([array], SMALL))
-    empty = bytes(SMALL.filter_bytes)
-    assert [(null, data == empty) for *_, null, data in zones] == [
-        (True, True),
-        (False, False),
-        (True, True),
-    ]
-
-
 def test_unsupported_types_are_refused_before_the_first_zone():
     with pytest.raises(UnsupportedType):
         list(train_zones([pa.array([True])], SMALL))
-
-
-def test_number_of_zones():
-    filters = np.zeros((3, 8), np.uint32)
-    counts = np.arange(3, dtype=np.uint64)
-    assert len(Zones(counts, counts, np.zeros(3, bool), filters)) == 3
 
 
 # Parameters
