@@ -9,7 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,11 @@ from e2e_helpers import (
     unreadable,
     write_files,
 )
-from helpers import flipped_bits, index_folder, rewrite_document
-from seams import replace_function, set_constant
+from helpers import index_folder, rewrite_document
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.catalog import version_log
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
 
@@ -670,45 +668,6 @@ def test_a_damaged_catalog_is_reported_and_all_files_are_scanned(folder: Path, c
     ds = zb.dataset(folder)
     assert ds.version == 2
     assert at_most_rows(ds, "id = 150") == set(range(150, 160))
-
-
-def test_a_damaged_newest_version_falls_back_to_the_previous_one(folder: Path):
-    build(zb.dataset(folder), "name", number_of_items=10)
-    versions(folder)[-1].write_bytes(b"{")
-    with pytest.warns(IndexNotUsedWarning):
-        ds = zb.dataset(folder)
-    assert [index.name for index in ds.describe_indices()] == ["id_idx"]
-    assert_right(ds, folder, IDS)
-
-
-def test_a_damaged_fragment_list_is_reported(folder: Path):
-    (listing,) = (index_folder(folder) / "versions").glob("*.arrow")
-    flip(listing, listing.stat().st_size // 2)
-    with pytest.warns(IndexNotUsedWarning, match="checksum of its fragments"):
-        ds = zb.dataset(folder)
-    assert_right(ds, folder, IDS)
-
-
-@pytest.mark.parametrize("suffix", ["json", "arrow"])
-def test_a_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
-    (path,) = (index_folder(folder) / "versions").glob(f"*.{suffix}")
-    # A prime step, so that every bit of a byte gets its turn.
-    for damaged in islice(flipped_bits(path.read_bytes()), 0, None, 9):
-        path.write_bytes(damaged)
-        with pytest.warns(IndexNotUsedWarning, match=r"0001\.json cannot be read"):
-            ds = zb.dataset(folder)
-        assert ds.to_table(["row"], filter="id = 150")["row"].to_pylist() == [150]
-
-
-def test_a_catalog_of_a_newer_format_is_not_used(folder: Path):
-    (only,) = versions(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        set_constant(patch, version_log, "FORMAT_VERSION", 99)
-        rewrite_document(only, lambda content: content)
-    assert b'"format_version": 99' in only.read_bytes()
-    with pytest.warns(IndexNotUsedWarning, match="newer zonebloom"):
-        ds = zb.dataset(folder)
-    assert_right(ds, folder, IDS)
 
 
 def test_segment_names_that_point_outside_of_the_index_are_not_followed(folder: Path):

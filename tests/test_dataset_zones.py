@@ -14,7 +14,6 @@ from e2e_helpers import (
     at_most_rows,
     build,
     numbered,
-    tables_of,
     write_files,
     zones_of,
 )
@@ -74,15 +73,6 @@ def test_zones_do_not_follow_row_groups_and_never_cross_a_file(
     assert_rows_are_found(ds, tmp_path, [0, 6, 7, 99, 100, 249, 250, 251, 349, 350, 449])
 
 
-def test_row_groups_need_not_be_multiples_of_a_zone(tmp_path: Path):
-    ds = dataset_of_lengths(tmp_path, [30_000], row_group_size=5000)
-    build(ds, "id")
-    assert zones_of(ds, "id_idx") == expected_zones([30_000], 8192)
-    # One zone spans parts of three row groups.
-    assert at_most_rows(ds, "id = 30000") == set(range(8192, 16_384))
-    assert_rows_are_found(ds, tmp_path, [8191, 8192, 9999, 10_000, 14_999, 15_000, 16_383, 29_999])
-
-
 def test_empty_files_between_others_have_no_zones(tmp_path: Path):
     lengths = [0, 10, 0, 0, 25, 0]
     ds = dataset_of_lengths(tmp_path, lengths)
@@ -106,25 +96,6 @@ def test_a_dataset_of_empty_files_is_searched(tmp_path: Path):
     assert (statistics["num_zones"], statistics["num_indexed_rows"]) == (0, 0)
 
 
-def test_a_dataset_of_one_row_is_searched(tmp_path: Path):
-    ds = dataset_of_lengths(tmp_path, [1])
-    build(ds, "id")
-    assert zones_of(ds, "id_idx") == [(0, 0, 1)]
-    assert ds.count_rows("id = 0") == 1
-    assert ds.count_rows("id = 3") == 0
-
-
-def test_many_tiny_files_have_one_zone_each(tmp_path: Path):
-    lengths = [1 + number % 3 for number in range(300)]
-    ds = dataset_of_lengths(tmp_path, lengths)
-    build(ds, "id", number_of_items=2)
-    assert zones_of(ds, "id_idx") == expected_zones(lengths, 2)
-    assert_rows_are_found(ds, tmp_path, [0, 1, 2, 3, 300, 598])
-    plan = ds.scanner(filter="id = 300").plan()
-    assert len(plan.fragments) <= 3
-    assert plan.skipped >= 297
-
-
 def test_a_file_without_row_groups_is_searched(tmp_path: Path):
     schema = pa.schema({"row": pa.int64(), "id": pa.int64()})
     pq.ParquetWriter(tmp_path / "0.parquet", schema).close()
@@ -135,15 +106,6 @@ def test_a_file_without_row_groups_is_searched(tmp_path: Path):
     build(ds, "id")
     assert zones_of(ds, "id_idx") == [(1, 0, 5)]
     assert ds.count_rows("id = 4") == 1
-
-
-def test_a_null_sets_has_null_of_its_zone_only(tmp_path: Path):
-    ids = pa.array([None if row in (7, 8, 31) else row for row in range(35)], pa.int64())
-    write_files(tmp_path, [numbered(0, 35, id=ids)])
-    ds = zb.dataset(tmp_path)
-    build(ds, "id", number_of_items=8)
-    assert tables_of(ds, "id_idx")[0].has_null.tolist() == [True, True, False, True, False]
-    assert at_most_rows(ds, "id IS NULL") == {*range(16), *range(24, 32)}
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -16,7 +16,6 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
-from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.catalog.freshness import wait_for_rest
@@ -175,19 +174,3 @@ def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
     touch_later(path)
     batches: list[Any] = list(scanner._run(ScanStats(), plan))
     assert pa.Table.from_batches(batches)["row"].to_pylist() == [1234]
-
-
-def test_a_long_filter_is_converted_to_text_only_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from zonebloom.predicates import ast
-
-    written = []
-    original = ast.Or.__str__
-    replace_function(
-        monkeypatch, ast.Or, "__str__", lambda self: written.append(1) or original(self)
-    )
-    ds = zb.dataset(folder, embedded_filters=True)
-    ds.to_table(filter="row = 1 OR row = 2")
-    # No index answers the filter either, and the plan gives the reason for both terms.
-    assert len(written) <= 1

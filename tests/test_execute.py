@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,10 +22,7 @@ from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.base.row_ranges import RowRanges
-from zonebloom.scan.execute import Execution
-from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
-from zonebloom.scan.recheck import matching_rows
+from zonebloom.scan.plan import ScanStats
 
 ROWS = 1000
 ID = pc.field("id")
@@ -75,16 +70,6 @@ def test_view_columns_may_get_another_name() -> None:
         result = ds.to_table({"w": pc.field("v")}, expression)
         assert result.schema.field("w").type == pa.string_view()
         assert result["w"][0].as_py() == "a long enough value 5"
-
-
-def test_limit_batch_size_and_order_hold_across_fragments(folder: Path) -> None:
-    ds = zb.dataset(folder)
-    wanted = [10 * i for i in range(3, 3 * ROWS, 50)]
-    expected = pads.dataset(folder).to_table(filter=ID.isin(wanted))
-    for limit, batch_size in itertools.product((0, 1, 20, 21, 10_000), (1, 7, 1 << 17)):
-        options: dict[str, Any] = {"limit": limit, "batch_size": batch_size}
-        assert ds.to_table(filter=ID.isin(wanted), **options).equals(expected.slice(0, limit))
-        assert ds.count_rows(ID.isin(wanted), **options) == min(limit, expected.num_rows)
 
 
 def test_head_refuses_a_negative_number(folder: Path) -> None:
@@ -202,35 +187,6 @@ def test_a_dataset_with_a_filter_of_its_own_is_refused(folder: Path) -> None:
 # Rows with their offsets
 
 
-@pytest.mark.parametrize("filter", [None, ID >= 15_000, pc.field("value") == 1], ids=str)
-@pytest.mark.parametrize("way", ["pages", "pyarrow", "whole", "row groups"])
-def test_matching_rows_have_the_right_offsets(
-    folder: Path, filter: pc.Expression | None, way: str
-) -> None:
-    """Compare the offsets with the rows of the file in the order in which pyarrow reads them."""
-    options = {"dictionary_columns": ["name"]} if way == "pyarrow" else {}
-    format = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(**options))
-    source = zb.dataset(pads.dataset(folder, format=format)).opened.source
-    fragment, identity = source.fragments[1], source.identities()[1]
-    row_ranges = RowRanges([(3, 5), (249, 251), (600, 610)])
-    rows, groups, expected = {
-        "whole": (None, None, range(ROWS)),
-        "row groups": (None, (1, 3), [*range(250, 500), *range(750, 1000)]),
-    }.get(way, (row_ranges, None, [3, 4, 249, 250, *range(600, 610)]))
-    part = FragmentPlan(fragment, rows, identity=identity, row_groups=groups)
-    table = pads.dataset(folder / "part-001.parquet").to_table()
-    numbers = table.append_column("at", pa.array(range(ROWS))).take(pa.array(expected))
-    if filter is not None:
-        numbers = numbers.filter(filter)
-    execution = Execution(source, Request(["row"], filter))
-    result = list(execution.matches(part))
-    assert [offset for offsets, _ in result for offset in offsets] == numbers["at"].to_pylist()
-    assert [row for _, t in result for row in t["row"].to_pylist()] == numbers["row"].to_pylist()
-    replace(folder / "part-001.parquet", table.slice(1))
-    with pytest.raises(errors.FragmentChanged, match="search again"):
-        list(execution.matches(part))
-
-
 PLAIN_TERMS: dict[str, Callable[[Any], bool]] = {
     "a = 5": lambda row: row["a"] == 5,
     "a IN (5, 6)": lambda row: row["a"] in (5, 6),
@@ -329,26 +285,3 @@ def test_each_filter_language_fails_only_on_rows_that_its_plain_terms_leave(
         assert ds.to_table(filter=filter).to_pylist() == [{"a": 5, "s": "10"}]
         with pytest.raises(errors.FilterError):
             ds.to_table(filter=pl.col("s").cast(pl.Int64) > 1)
-
-
-class _WidthFilter:
-    """A filter of an engine that notes the columns that it gets."""
-
-    def __init__(self, columns: frozenset[str] | None) -> None:
-        self.columns = columns
-        self.seen: list[str] = []
-
-    def matching_rows(self, table: pa.Table) -> np.ndarray:
-        self.seen = table.column_names
-        return np.arange(table.num_rows)
-
-
-@pytest.mark.parametrize(
-    ("columns", "seen"),
-    [({"c7", "c3"}, ["c3", "c7"]), (set(), ["c0"]), (None, [f"c{n}" for n in range(10)])],
-)
-def test_a_filter_gets_only_its_columns(columns: set[str] | None, seen: list[str]) -> None:
-    filter = _WidthFilter(None if columns is None else frozenset(columns))
-    table = pa.table({f"c{n}": [1, 2] for n in range(10)})
-    assert matching_rows(table, filter).tolist() == [0, 1]
-    assert filter.seen == seen

@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from e2e_helpers import build, numbered, plain_dataset, touch_later
-from helpers import run_python
+from e2e_helpers import build, numbered, plain_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
@@ -243,22 +242,6 @@ def test_lookup_returns_requested_columns(folder: Path) -> None:
     assert ds.lookup("id", [50, 7, 60], []).to_pydict() == {"key_index": [0, 2]}
 
 
-def test_lookup_reads_changed_and_added_files(tmp_path: Path) -> None:
-    folder = plain_dataset(tmp_path, rows=100)
-    ds = zb.dataset(folder)
-    build(ds, "id")
-    assert pairs(ds.lookup("id", [50, 2990])) == [(0, 5), (1, 299)]
-    path = folder / "part-002.parquet"
-    pq.write_table(pa.table({"row": [1000], "id": [50], "name": ["x"], "value": [1]}), path)
-    touch_later(path)
-    pq.write_table(pa.table({"row": [1001], "id": [2990]}), folder / "part-003.parquet")
-    ds.refresh()
-    with pytest.warns(errors.StaleIndexWarning):
-        result = ds.lookup("id", [50, 2990])
-    assert pairs(result) == [(0, 5), (0, 1000), (1, 1001)]
-    assert result["name"].to_pylist() == ["name 5", "x", None]
-
-
 def test_lookup_finds_leaves_in_other_sources(tmp_path: Path) -> None:
     table = numbered(0, 500, at=pa.array([{"id": i % 50, "x": str(i)} for i in range(500)]))
     wanted = expected([i % 50 for i in range(500)], [7, 49, 50])
@@ -327,12 +310,3 @@ def test_columns_of_every_width_are_aligned(tmp_path: Path) -> None:
     for column in ds.lookup("row", [3, 50, 51]).itercolumns():
         for buffer in column.chunk(0).buffers():
             assert buffer is None or buffer.address % 8 == 0
-
-
-def test_a_single_lookup_loads_no_numba(folder: Path) -> None:
-    code = """
-import sys, zonebloom as zb
-found = zb.dataset(sys.argv[1]).lookup("id", [50])
-print(found["row"].to_pylist(), "numba" in sys.modules)
-"""
-    assert run_python(code, folder) == "[5] False\n"

@@ -161,12 +161,6 @@ def test_a_limit_of_no_rows_reads_nothing(tmp_path: Path, filter: Any):
     ] == [(0, 0, 0, 0, 0)]
 
 
-def test_a_limit_of_no_rows_is_analyzed_without_reading(ds: zb.Dataset):
-    ran = ds.scanner(filter="id = 120", limit=0).analyze_plan()
-    assert "1 read in part" in str(ran) and ran.stats is not None
-    assert (ran.stats.rows_read, ran.stats.data_reads, ran.stats.fragments_read) == (0, 0, 0)
-
-
 def test_a_limit_of_no_rows_refuses_an_invalid_filter(ds: zb.Dataset):
     # The schema does not show that this is no filter, and no zone can hold the key.
     filter = pl.col("id").cast(pl.String) + "x"
@@ -323,25 +317,6 @@ def test_unrequested_columns_are_not_read(wide: Path):
         assert everything - narrow >= 0.9 * texts
 
 
-def test_nothing_of_skipped_files_is_read(wide: Path):
-    ds, counting = counted_dataset(wide)
-    ds.search("id = -5")
-    before = counting.data_bytes
-    assert ds.to_table(filter="id = -5").num_rows == 0
-    assert counting.data_bytes == before
-
-
-def test_fewer_bytes_than_pyarrow_reads(wide: Path):
-    ours, counting = counted_dataset(wide)
-    ours.search("id = 12000")
-    before = counting.data_bytes
-    ours.to_table(filter="text = 'no' OR id = 12000", use_scalar_index=False)
-    whole = counting.data_bytes - before
-    before = counting.data_bytes
-    ours.to_table(filter="id = 12000")
-    assert counting.data_bytes - before < whole
-
-
 # Partitions
 
 
@@ -453,20 +428,6 @@ def test_explain_plan_agrees_with_search(ds: zb.Dataset):
         assert use.num_zones == 30
 
 
-def test_explain_plan_gives_reason_if_no_index_answers(ds: zb.Dataset):
-    text = ds.scanner(filter="value = 3").explain_plan()
-    assert "index: none used" in text
-    assert "fragments: 0 read in part, 3 read whole, 0 skipped" in text
-    assert "value = 3 (no index on value)" in text
-    assert "no filter" in ds.scanner().explain_plan()
-
-
-def test_explain_plan_shows_if_every_zone_may_match(ds: zb.Dataset):
-    text = ds.scanner(filter="name IS NULL").explain_plan()
-    assert "index name_idx on name: 30 of 30 zones kept" in text
-    assert "part-000.parquet: every zone may match" in text
-
-
 def test_analyze_plan_runs_and_counts(wide: Path):
     ds, counting = counted_dataset(wide)
     scanner = ds.scanner(filter="id IN (5, 12000)")
@@ -480,17 +441,6 @@ def test_analyze_plan_runs_and_counts(wide: Path):
     assert match is not None
     shown_bytes = float(match[1]) * {"B": 1, "kB": 1e3, "MB": 1e6}[match[2]]
     assert abs(shown_bytes - num_bytes) <= 0.05 * 10 ** len(str(int(shown_bytes)))
-
-
-def test_plans_and_results_have_a_repr_and_html(ds: zb.Dataset):
-    plan = ds.scanner(filter="id = 120 AND name <> '<b>'").plan()
-    assert str(plan) == ds.scanner(filter="id = 120 AND name <> '<b>'").explain_plan()
-    assert repr(plan).startswith("<ZoneBloomScan: id = 120 AND") and "\n" not in repr(plan)
-    assert "&lt;b&gt;" in plan._repr_html_()
-    assert "<b>" not in plan._repr_html_()
-    assert "id_idx: BLOOMFILTER on id, 30 zones of 100 rows" in str(ds)
-    assert repr(ds).endswith("; indices: id_idx, name_idx>")
-    assert "<td>id_idx</td>" in ds._repr_html_()
 
 
 # Bad requests

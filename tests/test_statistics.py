@@ -18,7 +18,6 @@ from e2e_helpers import build, write_files
 from footers import set_statistics
 
 import zonebloom as zb
-from zonebloom.predicates.row_group_statistics import statistics_safe_filter
 from zonebloom.scan.plan import ScanStats
 from zonebloom.scan.recheck import matching_rows
 
@@ -163,13 +162,6 @@ def test_conditions_on_floats_return_the_rows_of_a_table_in_memory(
     ds = open_dataset(tmp_path)
     for condition in CONDITIONS:
         check_readers(ds, condition, all_rows.filter(condition)["i"].to_pylist(), str(kind))
-
-
-def test_pyarrow_treats_statistics_as_bounds(tmp_path: Path) -> None:
-    """This pyarrow bug is why filters are pruned. Once it is fixed, more can be pushed down."""
-    path = tmp_path / "data.parquet"
-    pq.write_table(table([73.0, NAN], pa.float64()), path)
-    assert pads.dataset(path).to_table(filter=F != 73).num_rows == 0
 
 
 def test_conditions_on_a_sorted_column_with_both_zeros_return_all_rows(tmp_path: Path) -> None:
@@ -359,29 +351,6 @@ def test_valid_statistics_still_skip_row_groups(tmp_path: Path) -> None:
     ):
         assert ds.to_table(filter=condition).equals(all_rows.filter(condition))
         assert count_read_bytes(ds, condition) < all_bytes / 4, str(condition)
-
-
-def test_statistics_safe_filter_drops_unsafe_conditions() -> None:
-    schema = pa.schema(
-        {"n": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2), "s": pa.string()}
-    )
-    n, f, d, s = (pc.field(name) for name in schema.names)
-    for filter in (
-        ~(n == 5) & pc.starts_with(s, "a"),
-        ~s.isin(["a", None]),
-        (f > 5) | (n != 3),
-        f.isin(float_array(1, 2)) & n.is_null(),
-    ):
-        assert statistics_safe_filter(filter, schema) is filter
-    safe_filter = statistics_safe_filter((n == 5) & (f != 3) & (d == Decimal("1.00")), schema)
-    assert safe_filter is not None and safe_filter.equals(n == pa.scalar(5))
-    for filter in (
-        f != 3,
-        ~f.isin(float_array(3)),
-        f.isin(float_array(0.0)),
-        (n == 5) | (d == Decimal(1)),
-    ):
-        assert statistics_safe_filter(filter, schema) is None
 
 
 def test_float16_is_compared_by_value(tmp_path: Path) -> None:

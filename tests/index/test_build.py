@@ -14,7 +14,6 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
-from reference import ReferenceSbbf
 from seams import replace_function, set_constant
 
 import zonebloom as zb
@@ -28,9 +27,7 @@ from zonebloom.catalog import freshness
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.kinds import index_kind
-from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.rows import RowTable, read_row_table
-from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
@@ -105,44 +102,6 @@ def test_threads_write_the_same_bytes_as_one(
     assert outputs[5][0].equals(outputs[1][0])
     assert outputs[2][1] == outputs[1][1]
     assert outputs[5][1] == outputs[1][1]
-
-
-def test_filters_are_those_of_the_plain_reference(tmp_path: Path):
-    ids = [None if row % 5 == 0 else row * 7 for row in range(100)]
-    write_files(tmp_path, [numbered(0, 100, id=pa.array(ids, pa.int32()))], row_group_size=11)
-    task = task_of(tmp_path, "id", number_of_items=30)
-    table = table_of(task, train_task(task))
-    assert table.lengths.tolist() == [30, 30, 30, 10]
-    for zone, start in enumerate(table.starts.tolist()):
-        filter = ReferenceSbbf(int(table.num_blocks[zone]))
-        for value in ids[start : start + 30]:
-            if value is not None:
-                filter.insert(value.to_bytes(4, "little"))
-        assert table.filter_words(zone).tobytes() == filter.to_bytes()
-
-
-def test_batch_boundaries_do_not_change_the_zones():
-    values = pa.array([None if i % 10 == 3 else f"v{i % 300}" for i in range(1000)])
-    parameters = ZoneParameters(number_of_items=64)
-    encoded = values.dictionary_encode()
-    longer = pa.concat_arrays([values.slice(0, 9), values, values.slice(0, 5)])
-    layouts = {
-        "whole": [values],
-        "single rows": [values.slice(i, 1) for i in range(1000)],
-        "with empty chunks": [values.slice(0, 0), values.slice(0, 63), values.slice(63)],
-        "sliced": [longer.slice(9, 500), longer.slice(509, 500)],
-        "dictionary": [encoded.slice(0, 333), encoded.slice(333)],
-        "large": [values.cast(pa.large_string())],
-        "views": [values.cast(pa.string_view())],
-    }
-    runs_by_layout = {
-        name: list(train_zones(arrays, parameters)) for name, arrays in layouts.items()
-    }
-    for name, runs in runs_by_layout.items():
-        (zones,), (expected,) = runs, runs_by_layout["whole"]
-        assert zones.filters.tobytes() == expected.filters.tobytes(), name
-        assert zones.has_null.tolist() == expected.has_null.tolist(), name
-        assert zones.lengths.tolist() == [64] * 15 + [40], name
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"data_page_version": "2.0"}])
@@ -228,23 +187,6 @@ def test_a_pickled_task_trains_the_same_segment(tmp_path: Path):
     )
     assert replace(retrained, fragments=()) == replace(trained, fragments=())
     assert segment_path(task).read_bytes() == before
-
-
-def test_tasks_divide_fragments_in_order_by_bytes(tmp_path: Path):
-    sizes = [40 << 20, 10 << 20, 20 << 20, 200 << 20, 1, 0, 63 << 20]
-    fragments = fragments_of(
-        [f"f{number}" for number in range(len(sizes))], [FileIdentity(size, 0) for size in sizes]
-    )
-    source = source_of(tmp_path, pa.schema({"a": pa.int64()}))
-    spec = IndexSpec("i", Column(("a",), pa.int64()), all_parameters())
-    tasks = split_into_tasks("p", Catalog(LOCAL, str(tmp_path)), source, [spec], fragments)
-    assert [[f.fragment_id for f in task.fragments] for task in tasks] == [
-        [0, 1],
-        [2],
-        [3],
-        [4, 5, 6],
-    ]
-    assert [task.segment for task in tasks] == ["p-0000", "p-0001", "p-0002", "p-0003"]
 
 
 def test_many_segments_give_the_answers_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -41,7 +41,7 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum_catalog
-from zonebloom.catalog.version_log import FORMAT_VERSION, from_json, utc_now
+from zonebloom.catalog.version_log import FORMAT_VERSION, from_json
 from zonebloom.errors import (
     CatalogError,
     CommitConflict,
@@ -166,11 +166,6 @@ def test_round_trip_of_a_version(catalog):
     assert catalog.latest().indices["two"].num_bytes == 1000 + 1001 + 1002
 
 
-def test_round_trip_of_an_empty_version(catalog):
-    assert catalog.commit(lambda latest: latest) == Version(1)
-    assert anew(catalog).latest() == Version(1)
-
-
 def test_versions_have_consecutive_numbers_and_never_change(local):
     local.commit(adding("a"))
     first = tree(versions_of(local))
@@ -184,21 +179,6 @@ def test_versions_have_consecutive_numbers_and_never_change(local):
     assert not [name for name in after if name.startswith(".")]
 
 
-def test_a_reader_pins_its_version(catalog):
-    catalog.commit(adding("a"))
-    pinned = catalog.latest()
-    catalog.commit(adding("b"))
-    assert list(pinned.indices) == ["a"]
-    assert list(catalog.latest().indices) == ["a", "b"]
-
-
-def test_reading_writes_nothing(local, tmp_path):
-    local.commit(adding("a"))
-    before = tree(tmp_path)
-    local.latest()
-    assert tree(tmp_path) == before
-
-
 def test_a_change_that_raises_writes_nothing(local, tmp_path):
     def refuse(latest):
         raise CommitConflict("no")
@@ -206,10 +186,6 @@ def test_a_change_that_raises_writes_nothing(local, tmp_path):
     with pytest.raises(CommitConflict, match="no"):
         local.commit(refuse)
     assert tree(tmp_path) == {}
-
-
-def test_time_of_a_commit_is_utc():
-    assert utc_now().endswith("+00:00")
 
 
 # Several writers
@@ -403,10 +379,6 @@ def test_a_catalog_with_nothing_but_damage_is_empty(local):
 def forge(catalog, number, change):
     """Rewrite the JSON document of a version."""
     rewrite_document(json_of(catalog, number), change)
-
-
-def first_index(document):
-    return document["indices"][0]
 
 
 def put(*path, value):
@@ -630,13 +602,6 @@ def test_as_many_rows_as_addresses_have_room_for(local):
     with pytest.raises(SourceError, match=r"f0 has 4,294,967,296 rows.* at most 4,294,967,295"):
         local.commit(with_rows(limit + 1))
     assert Catalog(LOCAL, local.folder).latest().number == written.number
-
-
-def test_fragments_with_other_columns_are_not_used(local):
-    first = local.commit(adding("a"))
-    local.commit(adding("b", fragments=3))
-    forge_listing(local, 2, [(0, "a", 1, 1)], list(LISTING_SCHEMA)[:4])
-    check_falls_back(local, first)
 
 
 def test_a_well_formed_forgery_is_read(local):
@@ -984,17 +949,6 @@ def segments_of(catalog):
     return sorted(info.base_name for info in catalog.filesystem.get_file_info(selector))
 
 
-def test_segments_and_versions_have_separate_folders(catalog):
-    assert catalog.path(f"{ABC}-0000", "bloomfilter.arrow").endswith(
-        f"segments/{ABC}-0000/bloomfilter.arrow"
-    )
-
-
-def test_segment_prefixes_are_unique():
-    catalog = Catalog(LOCAL, "x")
-    assert len({catalog.new_segment_prefix() for _ in range(1000)}) == 1000
-
-
 def test_deleting_the_segments_of_a_build_keeps_the_named_ones(catalog):
     version = catalog.commit(adding("id_idx"))
     assert version.segment_names == {f"{ABC}-0000"}
@@ -1019,11 +973,6 @@ def test_the_catalog_keeps_page_maps_of_files_that_an_index_covers(catalog):
     newer = PageMapEntry("m2", 5, "01", (0, 1))
     assert version.with_indices(version.indices, [newer]).page_maps == (newer,)
     assert version.with_indices({}).page_maps == ()
-
-
-def test_deleting_segments_does_nothing_if_there_are_none(catalog, tmp_path):
-    assert catalog.delete_orphan_segments([AAA]) is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_first_build_leaves_no_folder(local, tmp_path):

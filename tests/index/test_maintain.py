@@ -389,26 +389,6 @@ def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
     return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        ("user-segments", ["customers.parquet"]),
-        ("user-segments", ["bloomfilter.arrow"]),
-        ("0123456789abcdef", ["bloomfilter.arrow"]),
-        ("0123456789ABCDEF-0-0000-0", ["bloomfilter.arrow"]),
-        ("0123456789abcdef-0-monthly", ["bloomfilter.arrow"]),
-        (f"{ORPHAN} (copy)", ["bloomfilter.arrow"]),
-        ("empty", []),
-    ],
-)
-def test_a_vacuum_keeps_folders_with_other_names(shared, name, files):
-    ds, folder, _ = shared
-    (folder / "segments" / name).mkdir()
-    for file in files:
-        (folder / "segments" / name / file).write_bytes(b"of others")
-    vacuum_leaves(ds, folder, [f"segments/{name}"])
-
-
 @pytest.mark.parametrize("inside", ["customers.parquet", "bloomfilter.arrow.bak", "below/x"])
 def test_a_vacuum_keeps_a_foreign_folder_that_is_named_like_a_segment(shared, inside):
     ds, folder, _ = shared
@@ -418,15 +398,6 @@ def test_a_vacuum_keeps_a_foreign_folder_that_is_named_like_a_segment(shared, in
     path.with_name("bloomfilter.arrow").write_bytes(b"")
     vacuum_leaves(ds, folder, [f"segments/{ORPHAN}/{inside.partition('/')[0]}"])
     assert path.with_name("bloomfilter.arrow").exists()
-
-
-def test_a_vacuum_keeps_foreign_files_in_a_used_segment(shared):
-    ds, folder, elsewhere = shared
-    (segment,) = (path.parent for path in folder.rglob("bloomfilter.arrow"))
-    (segment / "notes.txt").write_bytes(b"of others")
-    (segment / "hash.buckets").symlink_to(elsewhere / "bloomfilter.arrow")
-    foreign = [f"segments/{segment.name}/{name}" for name in ("notes.txt", "hash.buckets")]
-    vacuum_leaves(ds, folder, foreign)
 
 
 def test_a_vacuum_keeps_foreign_files_among_versions(shared):

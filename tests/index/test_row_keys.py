@@ -29,7 +29,6 @@ from zonebloom.index.row_keys.rules import (
     TokenRule,
     TupleRule,
     UnknownRule,
-    rule_json,
     rule_of,
 )
 from zonebloom.index.row_keys.tokens import (
@@ -510,23 +509,6 @@ def test_tuples_have_the_hash_of_their_hashes():
     assert int(part.values[1]) in found(["x", "b"], [9, 2], [1.0, 0.0])
     assert int(part.values[0]) not in found(["a"], [2], [0.0])
     assert "another index" in str(rule.question(HasTuple((("t",), ("q",)), columns[:2]), types))
-
-
-RULES = [
-    ElementRule(),
-    ElementRule(("id",)),
-    EntryRule(),
-    TokenRule("words"),
-    TokenRule("trigrams", lower=True),
-    TupleRule((("a", "b"),), (("7",),)),
-]
-
-
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_rules_are_read_back_from_json(rule):
-    import json
-
-    assert rule_of(json.loads(json.dumps(rule_json(rule)))) == rule
 
 
 @pytest.mark.parametrize(

@@ -428,23 +428,6 @@ def test_lossless_casts_of_the_column_are_ignored(tmp_path: Path):
     assert at_most_rows(ds, narrowing) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("literal", ["0", "0.0", "-0.0", "+0", "-0", "0e5"])
-def test_zero_literal_finds_zeros_of_both_signs(tmp_path: Path, literal: str):
-    ds = one_column(tmp_path, pa.float64(), [1.0, -0.0, 0.0, 2.0])
-    assert at_most_rows(ds, f"key = {literal}") == {1, 2}
-    assert found(ds, f"key = {literal}") == [1, 2]
-
-
-def test_nan_may_be_in_every_zone(tmp_path: Path):
-    ds = one_column(tmp_path, pa.float64(), [1.0, math.nan, 2.0])
-    equal = pc.field("key") == pa.scalar(math.nan)
-    for filter in (equal, pc.field("key").isin([math.nan, 1.0])):
-        assert at_most_rows(ds, filter) == {0, 1, 2}
-        expected = pads.dataset(tmp_path).to_table(filter=filter)
-        assert same_tables(ds.to_table(filter=filter), expected)
-    assert "NaN" in str(ds.scanner(filter=equal).plan())
-
-
 def test_equals_null_matches_nothing(tmp_path: Path):
     ds = one_column(tmp_path, pa.int64(), [4, None, 6])
     null = pa.scalar(None, pa.int64())
@@ -472,40 +455,6 @@ def test_in_with_null_probes_the_values(tmp_path: Path):
     assert found(ds, "key NOT IN (5, NULL)") == []
 
 
-def test_in_under_nulls_equal_uses_has_null(tmp_path: Path):
-    ds = one_column(tmp_path, pa.int64(), [4, None, 5, 6])
-    filter = pc.field("key").isin(pa.array([5, None]))
-    assert at_most_rows(ds, filter) == {1, 2}
-    assert_equals_pyarrow(ds, tmp_path, filter, filter)
-    dnf = [("key", "in", {5})]
-    assert found(ds, dnf) == [2]
-
-
-@pytest.mark.parametrize(
-    "filter",
-    [
-        "key IS NOT NULL",
-        "key <> 5",
-        "key != 5",
-        "key NOT IN (5, 6)",
-        "key > 5",
-        "key BETWEEN 5 AND 6",
-    ],
-)
-def test_conditions_that_filters_cannot_answer_may_match_every_zone(tmp_path: Path, filter: str):
-    ds = one_column(tmp_path, pa.int64(), [4, None, 5, 6])
-    assert at_most_rows(ds, filter) == {0, 1, 2, 3}
-    expected = {
-        "key IS NOT NULL": [0, 2, 3],
-        "key <> 5": [0, 3],
-        "key != 5": [0, 3],
-        "key NOT IN (5, 6)": [0],
-        "key > 5": [3],
-        "key BETWEEN 5 AND 6": [2, 3],
-    }
-    assert found(ds, filter) == expected[filter]
-
-
 def test_timestamps_with_and_without_time_zone_are_not_mixed(tmp_path: Path):
     moment = datetime.datetime(2024, 6, 1, 12, tzinfo=datetime.UTC)
     ds = one_column(tmp_path, pa.timestamp("us", "America/New_York"), [moment, None])
@@ -515,19 +464,6 @@ def test_timestamps_with_and_without_time_zone_are_not_mixed(tmp_path: Path):
     assert_equals_pyarrow(ds, tmp_path, filter, filter)
 
 
-def test_filters_of_all_languages_are_equivalent(plain: tuple):
-    ds, folder = plain
-    expression = (pc.field("id") == 50) & (pc.field("name") == "name 5")
-    for filter in (
-        "id = 50 AND name = 'name 5'",
-        expression,
-        [("id", "=", 50), ("name", "=", "name 5")],
-        [[("id", "=", 50), ("name", "=", "name 5")], [("id", "=", 77)]],
-    ):
-        assert_equals_pyarrow(ds, folder, filter, expression)
-        assert at_most_rows(ds, filter) == zone(5)
-
-
 @pytest.mark.parametrize("filter", ["id =", "nope = 5", 42, [("id", "~", 5)], "", "id = 5; id = 6"])
 def test_unreadable_filters_are_errors_for_search_and_scan(plain: tuple, filter: Any):
     ds, _ = plain
@@ -535,15 +471,6 @@ def test_unreadable_filters_are_errors_for_search_and_scan(plain: tuple, filter:
         with pytest.raises(errors.FilterError) as caught:
             call(filter)
         assert isinstance(caught.value, ValueError)
-
-
-def test_a_term_that_limits_nothing_opens_no_index(tmp_path: Path):
-    ds = zb.dataset(plain_dataset(tmp_path, rows=100))
-    build(ds, "id", number_of_items=10)
-    build(ds, "value", number_of_items=10)
-    assert at_most_rows(ds, "NOT (value = 3) AND id = 50") == set(range(10))
-    assert ds.opened.indices["value_idx"].loaded_bytes == 0
-    assert ds.opened.indices["id_idx"].loaded_bytes > 0
 
 
 def test_row_counts_of_files_that_were_just_written_are_not_kept(tmp_path: Path):
