@@ -6,12 +6,10 @@ import base64
 import datetime
 import math
 import random
-import struct
 import warnings
 from decimal import Decimal
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -763,13 +761,3 @@ def test_negative_and_wide_decimals_are_big_endian(tmp_path):
         assert filters.candidate_row_groups(equals("v", Decimal("0.001")), schema) == []
         assert filters.candidate_row_groups(equals("v", 0), schema) == [0]
         assert filters.candidate_row_groups(IsIn(("v",), pa.array([7, 8])), schema) == []
-
-
-def test_physical_values_are_hashed(tmp_path):
-    path = write(tmp_path / "f.parquet", v=pa.array([-3], pa.int8()))
-    chunk = pq.read_metadata(path).row_group(0).column(0)
-    start, stop = chunk.bloom_filter_offset, chunk.bloom_filter_offset + chunk.bloom_filter_length
-    bloom = Sbbf.from_parquet_bytes(path.read_bytes()[start:stop])
-    assert bloom.check(pa.array(np.array([-3], np.int32))).all()
-    assert bloom.check(pa.array([struct.pack("<i", -3)])).all()
-    assert not bloom.check(pa.array([-3], pa.int8())).all()

@@ -34,7 +34,6 @@ from zonebloom.storage.files import identities
 from zonebloom.values.probe import byte_forms
 
 LOCAL = pafs.LocalFileSystem()
-LEAF = LeafType(pa.int64(), INT64, width=8, max_level=0)
 
 
 def page(values: np.ndarray) -> np.ndarray:
@@ -44,18 +43,6 @@ def page(values: np.ndarray) -> np.ndarray:
     data = sink.getvalue()
     chunk = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(0)
     return np.frombuffer(data, np.uint8)[chunk.dictionary_page_offset : chunk.data_page_offset]
-
-
-def test_the_least_recently_used_dictionary_is_dropped_first() -> None:
-    dictionaries = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
-    assert [dictionary.num_bytes for dictionary in dictionaries] == [800] * 3
-    cache = MemoryCache(max_bytes=2 * 800)
-    for number in (0, 1, 0, 2):
-        if cache.find([number], Dictionary) == [None]:
-            cache.put(number, dictionaries[number])
-        assert cache.find([number], Dictionary) == [dictionaries[number]]
-    assert cache.num_bytes == 2 * 800
-    assert cache.find([0, 2, 1], Dictionary) == [dictionaries[0], dictionaries[2], None]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -118,36 +105,6 @@ def test_an_index_finds_the_same_entries(monkeypatch, kind, distinct):
     hits = dictionary.find_keys(KeySet(leaf, forms))
     assert hits.tolist() == [value in set(distinct_values) for value in values]
     assert full_searches == 1
-
-
-class MissedCount(Dictionary):
-    """A dictionary whose count of searches skips the one at which the index is due."""
-
-    @property
-    def _num_searches(self) -> int:
-        return self._count
-
-    @_num_searches.setter
-    def _num_searches(self, count: int) -> None:
-        self._count = count + (count == dictionaries._SEARCHES_BEFORE_INDEX)
-
-
-def test_an_index_is_made_once_if_threads_miss_a_count(monkeypatch):
-    leaf = INDEXED_LEAVES[pa.int64()]
-    dictionary = MissedCount(leaf, 0, dictionary_page(leaf, list(range(5000))))
-    num_made = 0
-    make = Dictionary._make_index
-
-    def count(dictionary):
-        nonlocal num_made
-        num_made += 1
-        return make(dictionary)
-
-    replace_function(monkeypatch, Dictionary, "_make_index", count)
-    for _ in range(3 * dictionaries._SEARCHES_BEFORE_INDEX):
-        hits = dictionary.find_keys(KeySet(leaf, byte_forms(pa.int64(), pa.scalar(7))))
-        assert np.flatnonzero(hits).tolist() == [7]
-    assert num_made == 1
 
 
 def value_of(kind: pa.DataType, number: int) -> object:

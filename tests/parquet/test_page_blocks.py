@@ -453,29 +453,6 @@ def test_a_page_without_all_values_has_no_blocks(width):
     assert split(data[:-1], PLAIN, width, num_rows, None) is None
 
 
-def test_the_cache_asks_for_what_is_used_twice_and_drops_the_oldest():
-    cache = MemoryCache(max_bytes=250)
-    assert cache.note_uses({"a": 80, "b": 80, "c": 80}) == [False] * 3
-    assert cache.note_uses({"a": 70, "d": 700, "b": 80}) == [True, False, True]
-    # Four times the bytes of the cache are remembered, and the last use of "c" is the oldest.
-    assert cache.note_uses({"e": 200}) == [False]
-    assert cache.note_uses({"c": 5}) == [False]
-    # There is room for one of them.
-    assert cache.note_uses({"f": 200, "g": 200}, may_be_first=True) == [True, False]
-    for name in "abc":
-        cache.put(name, Sized(100))
-    # Another thread put the same object before.
-    cache.put("c", Sized(1))
-    assert cache.num_bytes == 200
-    assert [found and found.num_bytes for found in cache.find("abc", Sized)] == [None, 100, 100]
-    # The last use of "b" is now newer than that of "c".
-    cache.find("b", Sized)
-    cache.put("d", Sized(100))
-    assert [found is not None for found in cache.find("abcd", Sized)] == [False, True, False, True]
-    # An object of another kind is not what was looked for.
-    assert cache.find("b", PageBlocks) == [None]
-
-
 def use(cache: MemoryCache, names: str, *, together: int = 1, may_be_first: bool = False) -> str:
     """Use some objects of ten bytes as a search does, and return those that were cached."""
     found = ""

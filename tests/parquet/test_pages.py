@@ -106,15 +106,6 @@ def test_columns_of_only_nulls_are_read(name, dictionary):
     check_file(written(pa.table({"x": column}), use_dictionary=dictionary))
 
 
-def test_files_without_an_arrow_schema_are_read():
-    check_file(written(mixed_table(), store_schema=False))
-
-
-def test_int96_timestamps_are_read():
-    moments = pa.array(range(0, 10**12, 10**9), pa.timestamp("us"))
-    check_file(written(pa.table({"t": moments}), use_deprecated_int96_timestamps=True))
-
-
 @pytest.mark.parametrize("use_dictionary", [False, True])
 def test_kernels_read_int96_timestamps(use_dictionary):
     maximum = (1 << 63) - 1
@@ -124,10 +115,6 @@ def test_kernels_read_int96_timestamps(use_dictionary):
     options = {"use_deprecated_int96_timestamps": True, "use_dictionary": use_dictionary}
     file = check_file(written(table, store_schema=False, **options))
     assert file.leaves(0, file.indexed, [0])
-
-
-def test_pages_with_checksums_are_read():
-    check_file(written(mixed_table(), write_page_checksum=True))
 
 
 def test_checksums_detect_damage():
@@ -142,11 +129,6 @@ def test_checksums_detect_damage():
     row = int(pages.first_rows[2])
     with pytest.raises(FragmentUnreadable, match="checksum"):
         file.rows(0, RowRanges([(row, row + 1)]))
-
-
-@pytest.mark.parametrize("options", [{}, {"write_page_index": False}, {"data_page_size": 1 << 30}])
-def test_rows_at_the_ends_of_row_groups_are_read(options):
-    check_file(written(mixed_table(), **options))
 
 
 def test_row_groups_without_rows_are_read():

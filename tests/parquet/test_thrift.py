@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import thrift
 from zonebloom.parquet.thrift import (
     BINARY,
     I64,
@@ -134,7 +133,3 @@ def test_hostile_structs_raise(data):
 def test_random_bytes_raise_or_decode(data):
     with contextlib.suppress(FragmentUnreadable):
         assert ThriftReader(data).read_struct().stop <= len(data)
-
-
-def test_type_numbers_equal_the_specification():
-    assert (thrift.STOP, thrift.BINARY, thrift.STRUCT, thrift.UUID) == (0, 8, 12, 13)

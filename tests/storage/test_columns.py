@@ -17,7 +17,7 @@ from seams import set_constant
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.sources import column_batches as columns
-from zonebloom.sources.column_batches import Column, ColumnsReader, Run
+from zonebloom.sources.column_batches import Column, ColumnsReader
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -50,18 +50,6 @@ def test_values_come_in_row_order_over_row_groups(
     values = [None if i % 7 == 0 else i for i in range(1000)]
     pq.write_table(pa.table({"a": values, "b": values}), tmp_path / "f", row_group_size=90)
     assert values_of(reader_of(tmp_path / "f", "a"), split) == values
-
-
-def test_runs_cover_every_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    set_constant(monkeypatch, columns, "_RUN_ROWS", 25)
-    pq.write_table(pa.table({"a": range(64)}), tmp_path / "f", row_group_size=10)
-    reader = reader_of(tmp_path / "f", "a")
-    assert reader.runs(split=False) == [Run(0, 64, (0, 1, 2, 3, 4, 5, 6))]
-    assert reader.runs(split=True) == [
-        Run(0, 30, (0, 1, 2)),
-        Run(30, 30, (3, 4, 5)),
-        Run(60, 4, (6,)),
-    ]
 
 
 def test_leaf_under_a_null_struct_is_null(tmp_path: Path):

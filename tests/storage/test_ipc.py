@@ -109,22 +109,6 @@ def test_types_and_columns_may_differ_between_files(tmp_path: Path) -> None:
         assert assert_equals_pyarrow(ds, source, expression, expression).num_rows == 1
 
 
-def test_batches_after_the_last_row_are_not_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.arrow", 0, "zstd")
-    # The local file system maps files, so use a counting one.
-    remote = pafs.SubTreeFileSystem(str(tmp_path), LOCAL)
-    counts = []
-    for last in (0, 499):
-        counter = ReadCounter()
-        rows = open_rows(Path(path.name), counter, remote)
-        assert [number for number, *_ in rows.row_groups(RowRanges([(last, last + 1)]))] == [
-            0 if last == 0 else BATCHES - 1
-        ]
-        rows.close()
-        counts.append(counter.num_bytes)
-    assert counts[0] < counts[1]
-
-
 def test_a_file_replaced_during_a_scan_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", 0, None)
     (identity,) = identities(LOCAL, [str(path)])

@@ -10,8 +10,6 @@ from e2e_helpers import assert_equals_pyarrow, build
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.base.row_ranges import RowRanges
-from zonebloom.sources.memory import TableRows, open_memory_table
 
 ID = pc.field("id")
 
@@ -72,24 +70,6 @@ def test_nulls_within_a_dictionary_are_found() -> None:
     build(ds, "k", number_of_items=100)
     for expression in (pc.field("k") == "a", pc.field("k").is_null(), pc.field("k").is_valid()):
         assert_equals_pyarrow(ds, pads.dataset(table), expression, expression)
-
-
-def test_chunks_of_a_table_are_row_groups() -> None:
-    rows = TableRows(chunked(4, 10))
-    wanted = RowRanges([(5, 12), (39, 40)])
-    groups = list(rows.row_groups(wanted))
-    assert [(number, first, list(inside)) for number, first, inside in groups] == [
-        (0, 0, [(5, 10)]),
-        (1, 10, [(0, 2)]),
-        (3, 30, [(9, 10)]),
-    ]
-    assert rows.read(1, ["id"], groups[1][2])["id"].to_pylist() == [10, 11]
-
-
-def test_a_table_has_one_identity() -> None:
-    """The table's size is computed only once, because it may have many chunks."""
-    source = open_memory_table(chunked(3, 10))
-    assert source.identities()[0] is source.identities()[0]
 
 
 def test_an_index_dir_raises() -> None:

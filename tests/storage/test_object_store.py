@@ -85,21 +85,6 @@ def test_lookups_equal_pyarrow_and_read_few_bytes(indexed, s3):
         assert stats[0].data_reads <= 6
 
 
-def test_lookups_in_a_hash_index_equal_pyarrow(s3):
-    for seed in range(3):
-        write(s3, seed)
-    zb.dataset("lake/data", filesystem=s3).create_scalar_index("id", "HASH", spark=False)
-    indexed = zb.dataset("lake/data", filesystem=s3)
-    scan = pads.dataset("lake/data", filesystem=s3, format="parquet")
-    for key in (0, ROWS + 5, 3 * ROWS - 1, 4 * ROWS):
-        expected = scan.to_table(filter=pc.field("id") == key)
-        assert indexed.to_table(filter=pc.field("id") == key).equals(expected)
-    keys = list(range(0, 4 * ROWS, 97))
-    table = scan.to_table()
-    expected = table.filter(pc.is_in(table["id"], pa.array(keys)))
-    assert indexed.lookup("id", keys).select(table.schema.names).equals(expected)
-
-
 def test_objects_are_read_by_obstore_where_it_is_installed(indexed, s3, reader):
     bucket = object_store.object_reader(s3, *indexed.files)
     assert (bucket is not None) == (reader == "obstore")
@@ -187,13 +172,6 @@ def test_credentials_of_a_uri_are_never_shown_or_stored(indexed, s3, endpoint):
     with pytest.raises(SourceError) as caught:
         zb.dataset(uri.replace("lake/data", "lake/nowhere"))
     assert "nowhere" in str(caught.value) and "PASSWORD" not in str(caught.value)
-
-
-def test_dataset_is_opened_from_a_uri(indexed, endpoint):
-    uri = f"s3://test:test@lake/data?endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
-    dataset = zb.dataset(uri)
-    assert dataset.version == 1
-    assert dataset.count_rows(filter="id = 7") == 1
 
 
 PATTERNS = {"*.parquet": 3, "part-[!1]*": 2, "**": 3, "?art-1.parquet": 1, "[n]o*": 0}
@@ -359,19 +337,6 @@ def test_folders_of_a_table_raise(s3):
         for source in (path, [f"{path}"]) if path.endswith("parquet") else (path,):
             with pytest.raises(SourceError, match="lake/t is a Delta table"):
                 zb.dataset(source, filesystem=s3)
-
-
-def test_fsspec_file_system_is_accepted():
-    import fsspec
-
-    memory = fsspec.filesystem("memory")
-    memory.makedirs("/lake-memory/data", exist_ok=True)
-    with memory.open("/lake-memory/data/a.parquet", "wb") as sink:
-        pq.write_table(table(0), sink, write_page_index=True)
-    dataset = zb.dataset("/lake-memory/data", filesystem=memory)
-    dataset.create_scalar_index("id", spark=False)
-    assert dataset.count_rows(filter="id = 7") == 1
-    assert "read in part" in dataset.scanner(filter="id = 7").explain_plan()
 
 
 def test_an_index_is_copied_to_a_store_and_back(s3, tmp_path):

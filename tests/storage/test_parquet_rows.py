@@ -65,30 +65,6 @@ def find(
 
 
 @pytest.mark.parametrize(
-    "name, value",
-    [("id", 2345), ("tens", 234), ("text", "text 2345"), ("color", "color 1")],
-)
-def test_values_that_a_search_found_are_not_read_again(tmp_path, name, value):
-    with opened(tmp_path) as (reader, counter):
-        for group in range(ROWS // GROUP):
-            part = TABLE.slice(group * GROUP, GROUP)
-            matches, rows, known = find(reader, group, equals(name, value))
-            assert matches == [i for i, x in enumerate(part[name].to_pylist()) if x == value]
-            if not matches:
-                continue
-            num_bytes, num_requests = counter.num_bytes, counter.num_requests
-            table = reader.read(group, [name], rows, known)
-            assert table.equals(part.select([name]).take(matches))
-            assert (counter.num_bytes, counter.num_requests) == (num_bytes, num_requests)
-            # The other columns are read, and the result does not depend on what is known.
-            names = ["text", "id", name] if name not in ("text", "id") else ["color", name]
-            table = reader.read(group, names, rows, known)
-            assert counter.num_bytes > num_bytes
-            assert table.equals(part.select(names).take(matches))
-            assert table.equals(reader.read(group, names, rows))
-
-
-@pytest.mark.parametrize(
     "predicate",
     [
         And((equals("tens", 234), equals("id", 2345))),
@@ -103,20 +79,6 @@ def test_values_at_other_rows_are_read_again(tmp_path, predicate):
         assert matches
         table = reader.read(2, TABLE.column_names, rows, known)
         assert table.equals(TABLE.slice(2 * GROUP, GROUP).take(matches))
-
-
-def test_after_a_term_without_matches_no_other_term_is_searched(tmp_path):
-    absent, other = equals("id", -1), equals("tens", 5)
-    with opened(tmp_path) as (reader, counter):
-        # The first searches also locate the pages.
-        assert find(reader, 0, absent)[0] == []
-        assert find(reader, 0, other)[0] == list(range(50, 60))
-        num_requests = counter.num_requests
-        assert find(reader, 0, absent)[0] == []
-        num_requests_of_one = counter.num_requests - num_requests
-        num_requests = counter.num_requests
-        assert find(reader, 0, And((absent, other)))[0] == []
-        assert counter.num_requests - num_requests == num_requests_of_one
 
 
 MIXED = pa.table(
