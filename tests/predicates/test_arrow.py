@@ -28,7 +28,6 @@ from zonebloom.predicates import (
     Not,
     Or,
     Unknown,
-    unknowns,
 )
 from zonebloom.predicates import arrow_form as module
 from zonebloom.predicates.arrow import predicate_from_arrow
@@ -260,50 +259,6 @@ def test_answerable_expressions_have_the_right_predicate(expression, predicate):
     assert predicate_from_arrow(expression, TABLE.schema) == predicate
 
 
-UNANSWERED = [
-    (F("dec") > 0.1, "may round"),
-    (F("i64") > F("i8"), "only comparisons of a column with a literal"),
-    (F("f64") > pc.scalar(math.nan), "order of NaN"),
-    (pc.starts_with(F("s"), "a"), "the function starts_with"),
-    (F("b"), "boolean column"),
-    (F("i64") == F("i8"), "only comparisons of a column with a literal"),
-    (F("i64") + 1 == 3, "the function add_checked"),
-    (F("dec") == 0.1, "may round"),
-    (F("f64") == pa.scalar(Decimal("0.1")), "may round"),
-    (F("f32").isin([0.1]), "may round"),
-    (F("d32").isin(pa.array([1], pa.timestamp("ms"))), "may round"),
-    (F("f64").is_null(nan_is_null=True), "with nan_is_null"),
-    (F("zz") == 1, "the schema has no column zz"),
-    (F("st", "zz") == 1, "the schema has no column st.zz"),
-    (F("s", "x") == 1, "not a struct"),
-    (F(0) == 1, "cannot be parsed"),
-    (pc.scalar(5), "not a condition"),
-    (pc.xor(F("b"), F("b")), "the function xor"),
-]
-
-
-@pytest.mark.parametrize(("expression", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
-def test_unknown_has_text_and_reason(expression, reason):
-    predicate = predicate_from_arrow(expression, TABLE.schema)
-    assert isinstance(predicate, Unknown)
-    assert predicate.text == " ".join(str(expression).split())[:200]
-    assert reason in predicate.reason
-
-
-def test_text_of_a_cast_leaves_its_options_out():
-    predicate = predicate_from_arrow(F("i64").cast("int8") == 3, TABLE.schema)
-    assert isinstance(predicate, Unknown)
-    assert predicate.text == "(cast(i64 AS int8) == 3)"
-    assert "casting int64 to int8 may make values equal" in predicate.reason
-
-
-def test_comparison_and_equality_are_both_translated():
-    predicate = predicate_from_arrow((F("i64") == 5) & (F("s") > "m"), TABLE.schema)
-    assert str(predicate) == "i64 = 5 AND s > 'm'"
-    assert predicate.terms[1] == Compares(("s",), ">", pa.scalar("m"))
-    assert unknowns(predicate) == []
-
-
 def test_ambiguous_column_name_is_unknown():
     schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
     predicate = predicate_from_arrow(F("a") == 1, schema)
@@ -375,18 +330,6 @@ def test_filters_with_one_cached_schema_keep_their_literals():
             str(predicate_from_arrow(expression, TABLE.schema))
             == f"i64 = {value} OR s IN ('{value}', 'x')"
         )
-
-
-def test_dictionary_literal_is_parsed():
-    literal = pa.array(["a"]).dictionary_encode()[0]
-    entries, row, _ = module.read_expression(F("s") == literal)
-    assert [key for key, _ in entries] == ["call", "field_ref", "literal", "end"]
-    assert row.column(0)[0].as_py() == "a"
-
-
-def test_metadata_keeps_repeated_keys():
-    schema = pa.schema([], metadata=pa.KeyValueMetadata([("k", "1"), ("k", ""), ("é", "ü")]))
-    assert module._schema_entries(schema) == [("k", "1"), ("k", ""), ("é", "ü")]
 
 
 def test_very_long_chains_are_translated():
