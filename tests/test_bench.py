@@ -6,12 +6,9 @@ import importlib
 import re
 from dataclasses import astuple, replace
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
-from seams import replace_function, set_constant
+from seams import set_constant
 
 from bench import (
     cold,
@@ -24,7 +21,7 @@ from bench import (
     sections,
     tables,
 )
-from bench.measures import BATCH, Effort, LookupTime, Questions, Result, WrongAnswer, measure
+from bench.measures import Effort, Questions, WrongAnswer, measure
 
 TINY = Effort(keys=3, seconds=0.01, rounds=(1, 2), in_sizes=(1, 10, 100), batch=1_000, cold_runs=0)
 
@@ -193,37 +190,6 @@ def test_rows_are_the_same_in_every_layout(root, layout):
     check_answers(data_set, competitors.PEERS)
 
 
-def test_describe_layout_describes_the_files(tmp_path):
-    """Compare the description with the options of pyarrow, for one file and for two files."""
-    table = pa.table({"other": [1.0] * 3_000, "key": [f"{n}" for n in range(3_000)]})
-    paged, plain = tmp_path / "paged.parquet", tmp_path / "plain.parquet"
-    options = {"max_rows_per_page": 100, "write_page_index": True, "use_dictionary": False}
-    pq.write_table(table, paged, row_group_size=1_000, compression="zstd", **options)
-    pq.write_table(table, plain, max_rows_per_page=500)
-    writer = f"written by {pq.read_metadata(plain).created_by}"
-    assert layouts.describe_layout([(paged, "key")]) == (
-        f"{writer}: row groups of up to 1,000 rows, pages of 100 keys, a page index, "
-        "no dictionary of keys, ZSTD"
-    )
-    assert layouts.describe_layout([(plain, "key")]) == (
-        f"{writer}: row groups of up to 3,000 rows, pages of 500 keys, no page index, "
-        "a dictionary of keys, SNAPPY"
-    )
-    assert layouts.describe_layout([(plain, "key"), (paged, "key")]) == (
-        f"{writer}: row groups of up to 1,000 to 3,000 rows, pages of 100 to 500 keys, "
-        "a page index in some, a dictionary in some of keys, SNAPPY, ZSTD"
-    )
-
-
-def test_each_layout_has_a_folder_beside_the_first_one(root):
-    """The first layout keeps the old folder name. All layouts share one Lance copy of the rows."""
-    first = data.synthetic("random int64", 2_000, root)
-    other = first.in_layout("Polars")
-    assert first.folder == root / "random-int64-2000"
-    assert other.folder == root / "random-int64-2000-polars"
-    assert other.first_folder == other.in_layout("DuckDB").first_folder == first.folder
-
-
 def test_a_wrong_answer_ends_the_run(root):
     data_set = data.synthetic("sorted int64", 2_000, root)
 
@@ -244,50 +210,6 @@ def test_first_lookups_run_in_fresh_processes(root):
     assert result.rows == 1
     assert result.seconds > 0
     assert result.peak_bytes > 10_000_000
-
-
-def test_the_report_names_a_data_set_that_cannot_be_made(root, monkeypatch):
-    replace_function(monkeypatch, data.shutil, "which", lambda *_, **__: None)
-    replace_function(monkeypatch, report, "competitors", lambda: ([], []))
-    lines: list[str] = []
-    result = report.run(report.Options(sets=("tpch-orders",), root=root / "none"), lines.append)
-    assert result.missing == ["tpch-orders is left out: tpchgen-cli is not installed"] == lines
-
-
-def test_zones_of_counts_the_zones_with_a_key(root):
-    data_set = data.synthetic("text, 1,000 distinct", 2_000, root)
-    key = data_set.present_keys(1)[0]
-    files = np.searchsorted(np.cumsum(data_set.file_rows), data_set.rows_of([key]), side="right")
-    assert data_set.zones_of(key) == len(set(files.tolist()))
-    assert data_set.num_zones == 4
-
-
-def test_keys_of_the_large_index_are_outputs_of_splitmix64():
-    keys = scale.keys_of(np.arange(3, dtype=np.uint64))
-    # The first outputs of SplitMix64 seeded with 0.
-    assert keys.tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert np.unique(scale.keys_of(np.arange(10_000))).size == 10_000
-
-
-def test_cells_show_a_figure_and_its_ratio_to_ours():
-    assert tables.time_text(0.00123) == "1.23 ms"
-    assert tables.size_text(4_000_000_000) == "4 GB"
-    assert tables._cell(0.002, 0.001, tables.time_text) == "2 ms (2×)"
-    assert tables._cell(None, 0.001, tables.time_text) == ""
-
-
-def test_the_ratio_table_compares_with_the_best_scan(root):
-    data_set = data.synthetic("sorted int64", 2_000, root)
-    times = {
-        "zonebloom": LookupTime(0.002, 0.004),
-        "DuckDB scan": LookupTime(0.001, 0.016),
-        "Polars scan": LookupTime(0.008, 0.002),
-    }
-    results = [Result(data_set, name, warm={BATCH: time}) for name, time in times.items()]
-    assert tables.ratio_table(results)[2:] == [
-        "| sorted int64 | zonebloom | 2 ms |",
-        "|  | of the best scan | 2 (2) |",
-    ]
 
 
 def test_the_start_of_each_program_is_measured():

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from zonebloom.cli import main as cli
 from zonebloom.errors import (
     ColumnNotFound,
     FilterError,
@@ -19,7 +18,6 @@ from zonebloom.errors import (
     SchemaMismatch,
 )
 from zonebloom.predicates import IsNull
-from zonebloom.scan.binding import unknown_column_text
 
 INT32 = pa.table({"id": pa.array(range(5), pa.int32())})
 INT64 = pa.table({"id": pa.array(range(5, 10), pa.int64())})
@@ -221,31 +219,3 @@ def test_an_unknown_index_gets_suggestions(orders, call):
             call(zb.dataset(orders), typo)
     with pytest.raises(IndexNotFound, match="no index 'zz'; there is: customer_idx"):
         call(zb.dataset(orders), "zz")
-
-
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["lookup", "ORDERS", "custmer = 'a'"], "customer"),
-        (["lookup", "ORDERS", "--key=custmer=a"], "customer"),
-        (["lookup", "ORDERS", "--key=custmer=a", "--key=Day=1"], "customer"),
-        (["head", "ORDERS", "--columns=dya"], "Day"),
-        (["build", "ORDERS", "--column=custmer"], "customer"),
-        (["advise", "ORDERS", "--column=custmer"], "customer"),
-        (["stats", "ORDERS", "--column=custmer"], "customer"),
-        (["stats", "ORDERS", "--name=custmer_idx"], "customer_idx"),
-        (["drop", "ORDERS", "--name=custmer_idx"], "customer_idx"),
-        (["validate", "ORDERS", "--name=custmer_idx"], "customer_idx"),
-        (["refresh", "ORDERS", "--name=custmer_idx"], "customer_idx"),
-    ],
-)
-def test_the_command_line_shows_suggestions(orders, words, meant, capsys):
-    pytest.importorskip("click")
-    assert cli.main([word.replace("ORDERS", orders) for word in words]) == 1
-    assert f"did you mean {meant}?" in capsys.readouterr().err.replace("Did", "did")
-
-
-def test_an_error_does_not_list_thousands_of_columns():
-    message = unknown_column_text("c70000", pa.schema({f"c{i}": pa.int8() for i in range(9000)}))
-    assert message.startswith("there is no column 'c70000'; did you mean c7000")
-    assert message.endswith("c19, ...")

@@ -592,20 +592,6 @@ def test_output_files_contain_the_rows(run, indexed, tmp_path, monkeypatch):
     ]
 
 
-def test_only_rows_are_written_in_other_formats_than_text_and_json(indexed):
-    from zonebloom.cli.commands import zonebloom
-
-    formats = {
-        name: {tuple(option.opts): getattr(option.type, "choices", ()) for option in command.params}
-        for name, command in zonebloom.commands.items()
-    }
-    rows = {name for name, options in formats.items() if ("-o",) in options}
-    assert rows == {"lookup", "head"}
-    for name, options in formats.items():
-        names = ["jsonl", "csv", "arrow", "parquet"] if name in rows else []
-        assert list(options["--output",]) == ["text", "json", *names]
-
-
 def in_terminal(*arguments, width=80):
     """Run a command in a terminal, and return its exit code and output."""
     master, slave = os.openpty()
@@ -627,35 +613,6 @@ def in_terminal(*arguments, width=80):
     # Drop colours and the like.
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
     return process.wait(60), text.replace("\r\n", "\n")
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_no_line_is_wider_than_the_terminal(run, data, width):
-    columns = ["--columns=id,name,day,moment,price"]
-    run("build", str(data), *columns, "--number-of-items=1000")
-    for arguments in (
-        ["stats"],
-        ["stats", "--column=id"],
-        ["advise"],
-        ["ls"],
-        ["schema"],
-        ["validate"],
-        ["refresh"],
-        ["explain", "id = 42 AND name = 'x' AND ratio = 4.5 AND raw = 'a'", "--analyze"],
-        ["lookup", "id < 1000 AND name IN ('name 42', 'name 43')"],
-        ["lookup", "id = 42 AND nam = 'name 42'"],
-        ["head"],
-    ):
-        code, screen = in_terminal(arguments[0], str(data), *arguments[1:], width=width)
-        assert code == (1 if "nam = " in arguments[-1] else 0), screen
-        # The name of the folder of this test is one long word.
-        lines = [line for line in screen.splitlines() if str(data) not in line]
-        assert max(map(len, lines)) <= width, arguments
-        # Piped, the same command prints tables and lines of any width.
-        piped = run(arguments[0], str(data), *arguments[1:])[1]
-        words = [word for word in piped.split() if re.fullmatch(r"\d{1,3}(,\d{3})+", word)]
-        if arguments[0] in ("stats", "validate", "ls"):
-            assert set(words) <= set(screen.split()), arguments
 
 
 def test_a_terminal_shows_commands_on_one_line_so_that_they_can_be_pasted(run, data):
@@ -693,23 +650,6 @@ def test_a_terminal_shows_what_fits_and_counts_the_rest(indexed):
     for output in ("arrow", "parquet"):
         code, screen = in_terminal("head", str(indexed), "--output", output)
         assert (code, "garble" in screen) == (2, True)
-
-
-def test_click_completes_commands():
-    process = subprocess.run(
-        PROGRAM,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "_ZONEBLOOM_COMPLETE": "bash_complete",
-            "COMP_WORDS": "zonebloom va",
-            "COMP_CWORD": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.stdout.split() == ["plain,vacuum", "plain,validate"]
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -840,12 +780,6 @@ def test_a_mistyped_command_or_option_suggests_the_nearest(run, arguments, neare
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert "ean" in err and nearest in err.rpartition("ean")[2]
-
-
-def test_without_arguments_the_help_lists_the_commands(run):
-    code, out, err = run()
-    assert code == 2
-    assert "lookup" in out + err
 
 
 def test_the_version_is_that_of_the_package(run):

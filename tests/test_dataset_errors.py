@@ -112,34 +112,12 @@ def test_bad_arguments_are_refused_before_anything_is_written(
     assert not index_folder(folder).exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "words", "arguments", "options"), BAD_ARGUMENTS[:12], ids=lambda value: str(value)[:60]
-)
-def test_bad_arguments_do_not_change_an_index(
-    folder: Path, kind: type[Exception], words: list[str], arguments: tuple, options: dict
-):
-    ds = zb.dataset(folder)
-    build(ds, "id", number_of_items=50)
-    assert_refused(ds, folder, kind, words, *arguments, **options)
-    assert ds.version == 1
-
-
 def test_an_unsupported_type_is_refused(tmp_path: Path):
     table = numbered(0, 4, flag=[True] * 4, tags=[[1]] * 4, st=[{"x": 1}] * 4)
     write_files(tmp_path, [table])
     ds = zb.dataset(tmp_path)
     for column, word in (("flag", "bool"), ("tags", "list"), ("st", r"st\.x")):
         assert_refused(ds, tmp_path, errors.UnsupportedType, [f"'{column}'", word], column)
-
-
-def test_parameters_of_lance_are_accepted(folder: Path):
-    ds = zb.dataset(folder)
-    config = zb.IndexConfig("BloomFilter", {"number_of_items": 40, "probability": 0.01})
-    ds.create_scalar_index("id", config, spark=False)
-    description = ds.describe_indices()[0]
-    assert (description.number_of_items, description.probability) == (40, 0.01)
-    ds.create_scalar_index(["name", "value"], "bloomfilter", spark=False)
-    assert [index.name for index in ds.describe_indices()] == ["id_idx", "name_idx", "value_idx"]
 
 
 def test_an_existing_name_is_refused_without_replace(folder: Path):
@@ -195,13 +173,6 @@ def test_the_error_names_an_unreadable_file(folder: Path, content: bytes, is_fir
     assert listing(folder) == before
 
 
-def test_the_error_names_a_truncated_file(folder: Path):
-    path = folder / "part-002.parquet"
-    path.write_bytes(path.read_bytes()[:-50])
-    ds = zb.dataset(folder)
-    assert_refused(ds, folder, errors.FragmentUnreadable, [r"part-002\.parquet", "repair"], "id")
-
-
 def test_damaged_pages_fail_the_build(tmp_path: Path):
     table = numbered(0, 20_000, id=pa.array(range(20_000)))
     paths = write_files(tmp_path, [table, table], compression="zstd", use_dictionary=False)
@@ -234,18 +205,6 @@ def test_duplicate_column_names_are_refused(tmp_path: Path):
     pq.write_table(table, tmp_path / "f.parquet")
     with pytest.raises(errors.SourceError, match=r"duplicate|more than one"):
         build(zb.dataset(tmp_path), "a")
-
-
-def test_sources_that_are_no_dataset_are_refused(tmp_path: Path):
-    with pytest.raises(errors.NoFragments, match="does not exist; check the path"):
-        zb.dataset(tmp_path / "nowhere")
-    with pytest.raises(errors.NoFragments, match="holds no data file"):
-        zb.dataset(tmp_path)
-    with pytest.raises(errors.SourceError, match="is not a dataset; give a folder"):
-        zb.dataset(3.14)
-    (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(errors.FragmentUnreadable, match=r"notes\.txt|check that every file"):
-        zb.dataset(tmp_path)
 
 
 # Failures during a build

@@ -25,7 +25,6 @@ from zonebloom.errors import (
     FilterError,
     FragmentUnreadable,
     InvalidArgument,
-    StaleIndexWarning,
     ZoneBloomWarning,
 )
 
@@ -621,10 +620,6 @@ class TestPyArrow:
         with pytest.raises(FilterError, match="nothing"):
             rows.to_table(filter=F("nothing") == 42)
 
-    def test_tables_convert_to_pandas(self, rows, plain):
-        few = F("id").isin([42, 4242])
-        assert rows.to_table(filter=few).to_pandas().equals(plain.to_table(filter=few).to_pandas())
-
     def test_a_pickled_dataset_keeps_its_filter(self, rows, folder):
         few = zb.dataset(folder).filter(F("id") == 42)
         assert pickle.loads(pickle.dumps(few)).to_table().equals(few.to_table())
@@ -661,22 +656,6 @@ class TestStates:
             tables = [fragment.to_table(filter=filter) for fragment in arrow.get_fragments(filter)]
             assert pa.concat_tables(tables).sort_by("row").equals(expected)
 
-    def test_new_and_changed_files_are_read(self, tmp_path):
-        paths = e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
-        ds = zb.dataset(tmp_path / "t")
-        e2e.build(ds, "id", number_of_items=ZONE)
-        arrow = ds
-        pq.write_table(table(2 * ROWS), paths[0])
-        e2e.touch_later(paths[0])
-        pq.write_table(table(3 * ROWS), tmp_path / "t" / "part-009.parquet")
-        with pytest.warns(StaleIndexWarning):
-            assert arrow.count_rows(F("id") == 2 * ROWS + 42) == 1
-        # Like every PyArrow dataset, it keeps the list of files from its creation.
-        assert arrow.count_rows() == 2 * ROWS
-        ds.refresh()
-        with pytest.warns(StaleIndexWarning):
-            assert ds.count_rows(F("id") == 3 * ROWS + 42) == 1
-
     def test_missing_files_are_left_out_by_all_methods(self, tmp_path):
         paths = e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
         ds = zb.dataset(tmp_path / "t", stale="ignore-missing")
@@ -708,11 +687,6 @@ class TestStates:
         monkeypatch.chdir(tmp_path / "other")
         ds.refresh()
         assert ds.count_rows() == ROWS
-
-    def test_scans_without_an_index_return_the_rows(self, folder, plain, tmp_path):
-        arrow = zb.dataset(folder, index_dir=str(tmp_path))
-        for filter in FILTERS:
-            assert arrow.to_table(filter=filter).equals(plain.to_table(filter=filter))
 
     @pytest.mark.parametrize("kind", ["delta", "iceberg"])
     def test_delta_and_iceberg_tables_are_scanned(self, tmp_path, kind):

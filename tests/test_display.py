@@ -275,18 +275,6 @@ def test_pictures_show_kept_skipped_and_unindexed_files(ds: zb.Dataset):
     assert cuts.count("M") == ROWS // ZONE - 1
 
 
-def test_reasons_are_shown_as_text(ds: zb.Dataset):
-    page = Page(ds.scanner(filter=FILTER).analyze_plan()._repr_html_())
-    text = "".join(page.text)
-    assert "not answered by an index: value < 7" in text
-    assert "'<b>&'" in text
-    assert "bytes read" in text and "in all files" in text
-    *_, (label, shapes) = [picture for picture in page.pictures() if "bytes read" in picture[0]]
-    read, every = re.search(r"([\d.]+ kB) read, ([\d.]+ kB) in all", label).groups()
-    share = float(read.split()[0]) / float(every.split()[0])
-    assert abs(len(places(shapes["zb-kept"])) / 1000 - min(share, 1)) < 0.01
-
-
 def test_many_files_are_summarised():
     kept_bounds = {number: bounds_up_to(10) for number in (3, 97)}
     files = [Strip(f"f{n}", "words", 10, kept_bounds.get(n, NO_BOUNDS)) for n in range(100)]
@@ -303,18 +291,6 @@ def test_many_files_are_summarised():
     assert not shapes
     every = [Strip(f"f{n}", "words", 10, bounds_up_to(10)) for n in range(100)]
     assert "80 more files: 80 kept" in [label for label, _ in Page(pictures_html(every)).pictures()]
-
-
-def test_marks_stand_at_the_starts_of_zones():
-    """The last zone of a file is short."""
-    second = np.array([8192]), np.array([16384])
-    ((_, shapes),) = Page(
-        pictures_html([Strip("f", "words", 20_000, second, zone_rows=8192)])
-    ).pictures()[:1]
-    assert shapes["zb-cut"] == "M409.6 0v12M819.2 0v12"
-    assert shapes["zb-kept"] == "M408 0h412v12h-412z"
-    many = Page(pictures_html([Strip("f", "words", 1000, second, zone_rows=10)])).pictures()[0]
-    assert "zb-cut" not in many[1]
 
 
 def test_file_names_are_escaped_in_html(ds: zb.Dataset, folder: Path):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT, run_python
+from helpers import run_python
 
 import zonebloom
 
@@ -202,25 +199,6 @@ def test_a_point_lookup_without_pandas_loads_only_modules_that_it_uses(indexed):
     assert [name for name in loaded if f"{name}.".startswith(UNUSED_BY_LOOKUPS)] == []
 
 
-def test_only_the_base_class_of_datasets_imports_pandas(indexed):
-    pytest.importorskip("pandas")
-    output = run_python(
-        """
-        import sys
-        from zonebloom.facade.opening import OpenOptions, open_source
-        from zonebloom.reading import look_up
-
-        opened, _, _ = open_source(sys.argv[1], OpenOptions())
-        assert look_up(opened, "id", [31000]).num_rows == 1
-        print("pandas" in sys.modules, "pyarrow.dataset" in sys.modules)
-        import pyarrow.dataset
-        print("pandas" in sys.modules)
-        """,
-        indexed,
-    )
-    assert output.split() == ["False", "False", "True"]
-
-
 def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):
     for number in range(3):
         ids = pa.array(range(number * 200, (number + 1) * 200), pa.int64())
@@ -260,52 +238,6 @@ def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, arguments):
     *table_lines, loaded = output.splitlines()
     assert [line.split() for line in table_lines] == [["id", "name"], ["31000", "n31000"]]
     assert json.loads(loaded) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(["id = 31000"], 0), (["--key", "id=-1"], 3), (["nothing = 1"], 1)]
-)
-def test_the_script_exits_with_the_code_of_the_command(indexed, arguments, code):
-    process = subprocess.run(
-        [sys.executable, "-m", "zonebloom.cli", "lookup", str(indexed), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == code
-    assert ("31000" in process.stdout) == (code == 0)
-    assert ("Error: " in process.stderr) == (code == 1)
-
-
-def test_a_lookup_reads_zones_that_may_match(indexed):
-    output = run_python(
-        """
-        import sys
-        import zonebloom as zb
-
-        kept = zb.dataset(sys.argv[1]).search("id = 31000")
-        print(kept.kind, sum(len(rows) for rows in kept.ranges.values()))
-        """,
-        indexed,
-    )
-    kind, rows_kept = output.split()
-    assert kind == "AtMost"
-    assert int(rows_kept) <= 2 * 8192
-
-
-def test_a_lookup_of_an_absent_key_reads_no_zone(indexed):
-    output = run_python(
-        """
-        import sys
-        import zonebloom as zb
-
-        ds = zb.dataset(sys.argv[1])
-        print(ds.search("id = -1").kind, ds.count_rows(filter="id = -1"))
-        """,
-        indexed,
-    )
-    assert output.split() == ["Exact", "0"]
 
 
 def test_a_build_compiles_nothing_if_another_process_has_built_before(indexed):
