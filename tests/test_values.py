@@ -776,3 +776,27 @@ def test_many_floats_with_a_nan_may_be_in_every_zone():
     assert set(probe_many(pa.float64(), keys[:100]).hashes.tolist()) == {
         hash_bytes(struct.pack("<d", value)) for value in [-0.0, *range(100)]
     }
+
+
+@pytest.mark.parametrize(
+    ("step", "type_", "wanted"),
+    [
+        (normal_types.comparable_type, pa.uuid(), pa.binary(16)),
+        (normal_types.comparable_type, pa.dictionary(pa.int8(), pa.uuid()), pa.binary(16)),
+        (normal_types.key_range_type, pa.duration("s"), pa.int64()),
+        (normal_types.with_32_bit_offsets, pa.large_list(pa.large_string()), pa.list_(pa.string())),
+        (
+            normal_types.without_views,
+            pa.map_(pa.string_view(), pa.list_(pa.string_view(), 2), keys_sorted=True),
+            pa.map_(pa.large_string(), pa.list_(pa.large_string(), 2), keys_sorted=True),
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_steps_of_normalisation(step, type_, wanted):
+    assert step(type_).equals(wanted, check_metadata=True)
+
+
+def test_the_innermost_types_are_those_of_all_leaves():
+    kind = pa.struct({"a": pa.int8(), "b": pa.map_(pa.string(), pa.list_(pa.uuid()))})
+    assert list(normal_types.innermost_types(kind)) == [pa.int8(), pa.string(), pa.binary(16)]
