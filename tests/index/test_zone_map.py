@@ -140,7 +140,9 @@ FILTERS = [
     ("NOT (ts < TIMESTAMP '1970-01-01 00:49:00')", 60),
     ("f < 10", 19),
     ("f = 50.3", 0),
-    ("f > 1499.1", 1),
+    # NaN is greater than every number.
+    ("f > 1499.1 AND ts >= TIMESTAMP '1970-01-01 00:49:00'", 1),
+    ("f > 1499.1 AND ts < TIMESTAMP '1970-01-01 00:01:40'", 2),
     ("name LIKE 'user-00001%'", 10),
     ("starts_with(name, 'user-0029')", 100),
     ("name > 'user-002995'", 4),

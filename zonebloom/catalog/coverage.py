@@ -1,9 +1,10 @@
 """Match the files of a dataset with one catalog version.
 
-Four modules answer whether an index still fits the files:
+These modules answer whether an index still fits the files:
 
     freshness.py        is one file still the file that was indexed?
     coverage.py         which fragments does one catalog version know, and under which ids?
+    listed_coverage.py  the same for very many files, in columns, with its own copy of the rule
     scan/opened.py      takes snapshots with a coverage of the current files, and warns of gaps
     drift.py            how far have the files moved away from what some indices cover?
 """

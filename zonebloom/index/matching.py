@@ -169,7 +169,7 @@ class LoadedIndex:
                     self._opened_tables[segment.name] = table
 
     def tables(self) -> list[IndexTable]:
-        """Return the tables that are not damaged. Bit rows are only verified when they are read."""
+        """Return the tables that are not damaged. Blocks are verified when they are read."""
         if self._tables is None:
             self._tables = self._open_tables()
         return self._tables

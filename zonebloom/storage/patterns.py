@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 import pyarrow.fs as pafs
 
-from zonebloom.storage.files import file_errors
+from zonebloom.storage.files import FILE_ERRORS, unreadable
 
 # The folder that holds indices. Listings of data files skip it.
 INDEX_FOLDER = "_zonebloom"
@@ -69,8 +69,13 @@ def matching_files(filesystem: pafs.FileSystem, pattern: str) -> list[str]:
     folder = fixed_folder(pattern)
     parts = [part for part in pattern[len(folder) :].split("/") if part]
     advice = f"make the folder readable, or name the files that match {pattern}"
-    with file_errors(folder, advice, "list"):
+    try:
         return sorted(set(_matching(filesystem, folder, parts)))
+    except UnicodeError:
+        # The caller names the file whose name is not UTF-8.
+        raise
+    except FILE_ERRORS as error:
+        raise unreadable(folder, error, advice, "list") from None
 
 
 def _matching(filesystem: pafs.FileSystem, folder: str, parts: Sequence[str]) -> Iterator[str]:

@@ -63,7 +63,7 @@ class Head:
     heap_bytes: int
     null_bytes: int
     null_checksum: int
-    run_bytes: int
+    runs_bytes: int
     salt: int
     # The XXH3-64 of everything before the tail.
     content: int
@@ -179,7 +179,7 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         raise ValueError("its slots or its heap have an impossible size")
     if head.null_offset + head.null_bytes + len(tail) + TRAILER.size != num_bytes:
         raise ValueError("the sizes of its parts do not add up to its size")
-    if len(tail) != _HEAD.size + head.run_bytes:
+    if len(tail) != _HEAD.size + head.runs_bytes:
         raise ValueError("the size of its tail does not match its runs")
     runs = _decode_runs(tail[_HEAD.size :], head)
     if head.zone_bits < zone_bits_for(head.num_zones):

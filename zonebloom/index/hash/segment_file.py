@@ -86,7 +86,7 @@ def write_file(
             heap_bytes=int(heap_bytes.sum()),
             null_bytes=len(nulls),
             null_checksum=xxhash.xxh64_intdigest(nulls),
-            run_bytes=len(compressed_runs),
+            runs_bytes=len(compressed_runs),
             salt=salt,
             content=sink.checksum.intdigest(),
             block_bits=shape.block_bits,
