@@ -17,7 +17,8 @@ Each use of a type needs other steps, so each step is a function, and three type
 
 Steps that look only at the outermost type leave the types inside lists, maps and structs alone.
 Elements that an index holds are taken out first. PyArrow moves the others with their rows, so the
-steps on views and offsets look at every depth. A leaf of a struct is a column of its own to all callers.
+steps on views and offsets look at every depth. A leaf of a struct is a column of its own to all
+callers.
 
 No step changes a run-end-encoded type: PyArrow can neither compare nor gather it, so it is not
 indexed. Nothing here hashes a type, because extension types that are defined in Python have no
