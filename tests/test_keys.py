@@ -105,7 +105,11 @@ ABSENT: list[tuple[str, Any, str]] = [
     ("uint64", [-1], "uint64 = -1"),
     ("decimal", [Decimal("0.125")], "decimal = 0.125"),
     ("raw", [b"short"], "raw = X'0102'"),
-    ("naive", pa.array([1], pa.timestamp("ns")), "naive = '1970-01-01 00:00:00.000000001'"),
+    (
+        "naive",
+        pa.array([1], pa.timestamp("ns")),
+        "naive = TIMESTAMP '1970-01-01 00:00:00.000000001'",
+    ),
     ("int32", [None], "int32 = NULL"),
     ("int32", [], "FALSE"),
 ]
