@@ -154,7 +154,7 @@ def test_objects_other_than_sessions_are_refused(lake):
 
 def test_failed_jobs_say_what_to_do(spark, lake, monkeypatch):
     replace_function(monkeypatch, jobs, "_run_attempt", _raise_missing)
-    with pytest.raises(EngineError, match="Executors need .* its requirements"):
+    with pytest.raises(EngineError, match=r"Executors need .* its requirements"):
         zb.dataset(lake).create_scalar_index("id", spark=spark)
     assert not index_folder(lake).exists()
 

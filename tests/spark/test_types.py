@@ -9,13 +9,14 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from seams import replace_function, set_constant
 
 import zonebloom.spark as zs
-from zonebloom.errors import SchemaMismatch, UnsupportedType
+from zonebloom.errors import SchemaMismatch
 from zonebloom.spark import versions
 from zonebloom.spark.types import cast_for_spark, spark_types
 from zonebloom.spark.versions import arrow_schema
@@ -159,7 +160,7 @@ def test_times_of_day_are_read_as_by_spark(spark, tmp_path):
 def test_nanoseconds_are_refused_but_may_be_left_out(spark, tmp_path):
     table = pa.table({"id": [1], "at": pa.array([1], pa.timestamp("ns"))})
     pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(UnsupportedType, match=r"column 'at' is timestamp\[ns\].*leave it out"):
+    with pytest.raises(AnalysisException, match=r"column 'at' is timestamp\[ns\].*leave it out"):
         zs.scan(spark, str(tmp_path))
     assert zs.scan(spark, str(tmp_path), columns=["id"]).collect() == [(1,)]
 
@@ -167,7 +168,7 @@ def test_nanoseconds_are_refused_but_may_be_left_out(spark, tmp_path):
 def test_year_month_intervals_are_refused(spark, tmp_path):
     path = str(tmp_path / "t")
     spark.sql("SELECT 1 AS id, INTERVAL '2' YEAR AS span").write.parquet(path)
-    with pytest.raises(UnsupportedType, match="'span' is interval year"):
+    with pytest.raises(AnalysisException, match="'span' is interval year"):
         zs.scan(spark, path)
 
 
