@@ -1,13 +1,14 @@
 """Check that a filter gives the rows of an oracle in every language and for every way to read.
 
-The oracle for SQL is plain Python over the distinct values. The oracle for PyArrow's expressions
-and tuples is PyArrow's filter over the table in memory. The oracle for Polars is its own filter
-over the frame in memory.
+The oracle for SQL is DuckDB, and plain Python over the distinct values for types that it lacks. The
+oracle for PyArrow's expressions and tuples is PyArrow's filter over the table in memory. The oracle
+for Polars is its own filter over the frame in memory.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,6 +82,9 @@ def flat_raws(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_struct(column.type):
         return raws_of(column)
     return [column.is_null().to_pylist(), *(flat_raws(leaf) for leaf in column.flatten())]
+
+
+_NANOSECONDS = re.compile(r"\b(TIMESTAMPTZ|TIMESTAMP|TIME) ('[^']*\.\d{7,}[^']*')")
 
 
 class _Case:
@@ -211,7 +215,7 @@ class _Case:
     def _oracle(self, language: str, tree: filters.Tree, written: Any) -> np.ndarray | None:
         """Return the rows in scan order, or None if the engine refuses the filter."""
         if language == "SQL":
-            return np.flatnonzero(filters.truth(tree, self.lake.whole.num_rows)[0])
+            return self._rows_of_duckdb(tree, written)
         row = self.lake.whole["row"].to_numpy()
         try:
             if language == "Polars":
@@ -222,6 +226,26 @@ class _Case:
             matches = self.memory.to_table(columns=names, filter=expression)["row"].to_numpy()
             return np.flatnonzero(np.isin(row, matches))
         except ENGINES:
+            return None
+
+    def _rows_of_duckdb(self, tree: filters.Tree, text: str) -> np.ndarray | None:
+        """Return the rows that DuckDB finds, or plain Python for types that DuckDB lacks."""
+        columns = filters.columns_of(tree)
+        if any(filters.is_unknown_to_duckdb(column.type) for column in columns):
+            return np.flatnonzero(filters.truth(tree, self.lake.whole.num_rows)[0])
+        names = sorted({column.path[0] for column in columns})
+        table = self.lake.whole.select(names)
+        table = table.append_column("_at", pa.array(np.arange(table.num_rows)))
+        try:
+            with duckdb.connect() as connection:
+                connection.execute("SET TimeZone = 'UTC'; PRAGMA disable_optimizer")
+                connection.register("whole", table)
+                text = text.replace("<=>", "IS NOT DISTINCT FROM")
+                # We compare nanoseconds exactly, which DuckDB cuts off its TIMESTAMP.
+                text = _NANOSECONDS.sub(r"\1_NS \2", text)
+                rows = connection.execute(f"SELECT _at FROM whole WHERE {text} ORDER BY _at")
+                return np.array([row for (row,) in rows.fetchall()], dtype=np.int64)
+        except duckdb.Error:
             return None
 
     def _ways(

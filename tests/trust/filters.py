@@ -88,7 +88,7 @@ def number(near: Any, rng: random.Random) -> Literal:
     return kind, max(info.min, min(info.max, whole + rng.choice([0, 0, 1])))
 
 
-# The rows that a filter is true for in SQL, where NaN equals nothing
+# The rows that a filter is true for in SQL, where NaN equals NaN and is greater than every number
 
 
 def truth(tree: Tree, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -107,11 +107,32 @@ def truth(tree: Tree, rows: int) -> tuple[np.ndarray, np.ndarray]:
         return np.logical_or.reduce(true), np.logical_and.reduce(false)
     column: Column = tree[1]
     # Evaluate the leaf for each distinct value, and last for null.
-    literals = [value_in_sql(column.type, *literal) for literal in tree[2]]
-    answers = [evaluate_leaf(kind, value, literals) for value in (*column.values, None)]
+    literals = [_with_greatest_nan(value_in_sql(column.type, *literal)) for literal in tree[2]]
+    values = [_with_greatest_nan(value) for value in (*column.values, None)]
+    answers = [evaluate_leaf(kind, value, literals) for value in values]
     true = np.array([answer is True for answer in answers])
     false = np.array([answer is False for answer in answers])
     return true[column.codes], false[column.codes]
+
+
+def _with_greatest_nan(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    is_nan = math.isnan(value)
+    return is_nan, 0 if is_nan else value
+
+
+def columns_of(tree: Tree) -> list[Column]:
+    """Return the columns of all leaves."""
+    if tree[0] in ("not", "and", "or"):
+        return [column for term in tree[1:] for column in columns_of(term)]
+    return [tree[1]]
+
+
+def is_unknown_to_duckdb(kind: pa.DataType) -> bool:
+    kind = value_type(kind)
+    is_short = pa.types.is_duration(kind) and kind.unit == "ns"
+    return is_short or pa.types.is_float16(kind) or pa.types.is_decimal256(kind)
 
 
 def value_in_sql(column: pa.DataType, arrow_type: pa.DataType, raw: Any) -> Any:
