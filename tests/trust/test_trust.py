@@ -45,9 +45,17 @@ def test_no_row_is_lost(tmp_path, part, case, options):
     check(report)
 
 
-@pytest.mark.parametrize("part", ["pages", "bodies", "nested"])
-def test_damaged_files_give_right_rows_or_raise(part):
-    check(run(part, 0, range(100), 4, 1))
+# PyArrow finds fewer columns in the damaged footer of case 5226 than our parser.
+DAMAGED_PAGES = [*range(100), 5226]
+
+
+@pytest.mark.parametrize(
+    ("part", "cases"),
+    [("pages", DAMAGED_PAGES), ("bodies", range(100)), ("nested", range(100))],
+    ids=["pages", "bodies", "nested"],
+)
+def test_damaged_files_give_right_rows_or_raise(part, cases):
+    check(run(part, 0, cases, 4, 1))
 
 
 @pytest.mark.parametrize("case", range(len(many.STORES)), ids=many.STORES)

@@ -156,6 +156,9 @@ def schema_types(schema: FileSchema) -> SchemaTypes | None:
         file = pq.ParquetFile(file_of_metadata(encode_head(schema)))
         # pyarrow builds a new schema of all columns at each of these calls.
         parquet_schema, arrow_schema = file.schema, file.schema_arrow
+        if len(parquet_schema) != len(schema.leaves):
+            # A damaged footer may be understood in two ways.
+            return None
         return SchemaTypes(parquet_schema, arrow_schema, parquet_schema.to_arrow_schema())
     except (pa.ArrowException, OSError, ValueError):
         # PyArrow raises an error with the reason when it reads the file.
