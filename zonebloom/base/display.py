@@ -244,10 +244,10 @@ def _svg(strip: Strip, hatch: int = 20) -> str:
 
 def _drawn_blocks(ranges: Bounds, length: int) -> Iterable[tuple[int, int]]:
     """Yield the position and width of ranges in a strip. Ranges that touch become one block."""
-    scale = _STRIP_COLUMNS / max(length, 1)
+    first, last = (np.asarray(ends, np.int64) * _STRIP_COLUMNS for ends in ranges)
     steps = np.zeros(_STRIP_COLUMNS + 2, dtype=np.int64)
-    starts = np.clip(np.floor(ranges[0] * scale), 0, _STRIP_COLUMNS - 1).astype(np.int64)
-    stops = np.clip(np.ceil(ranges[1] * scale), starts + 1, _STRIP_COLUMNS).astype(np.int64)
+    starts = np.clip(first // max(length, 1), 0, _STRIP_COLUMNS - 1)
+    stops = np.clip(-(-last // max(length, 1)), starts + 1, _STRIP_COLUMNS)
     np.add.at(steps, starts + 1, 1)
     np.add.at(steps, stops + 1, -1)
     edges = np.flatnonzero(np.diff(np.cumsum(steps) > 0))

@@ -172,11 +172,12 @@ def filesystem_of_uri(uri: str) -> tuple[pafs.FileSystem, str]:
         raise SourceError(
             f"{uri} cannot be opened: pyarrow has no {scheme}://; {scheme_info.advice}"
         )
-    # PyArrow takes no brackets in a path, which patterns have.
-    start = uri.find("/", match.end() + 2 + len(host))
-    path = uri[start:].replace("[", "%5B").replace("]", "%5D")
+    # PyArrow takes no brackets in a path, which patterns have. The host may have them.
+    end_of_host = match.end() + 2 + len(host)
+    path = uri[end_of_host:].replace("[", "%5B").replace("]", "%5D")
     try:
-        return pafs.FileSystem.from_uri(f"{scheme_info.arrow}{uri[match.end(1) : start]}{path}")
+        host_uri = f"{scheme_info.arrow}{uri[match.end(1) : end_of_host]}"
+        return pafs.FileSystem.from_uri(f"{host_uri}{path}")
     except (OSError, ValueError, NotImplementedError, pa.ArrowException) as error:
         raise SourceError(f"{uri} cannot be opened: {error}; {scheme_info.advice}") from None
 

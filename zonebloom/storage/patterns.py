@@ -58,7 +58,7 @@ def fixed_folder(pattern: str) -> str:
     """
     parts = pattern.split("/")
     first = next(number for number, part in enumerate(parts) if is_pattern(part))
-    return "/".join(parts[:first]) or pattern[: pattern.startswith("/")]
+    return "/".join(parts[:first]) or ("/" if pattern.startswith("/") else "")
 
 
 def matching_files(filesystem: pafs.FileSystem, pattern: str) -> list[str]:
