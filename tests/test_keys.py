@@ -123,6 +123,12 @@ def test_keys_outside_of_the_columns_type_match_nothing_as_in_sql(
     assert ds.count_rows(sql) == 0
 
 
+def test_sql_cuts_nanoseconds_of_a_text_as_duckdb_does(ds: zb.Dataset) -> None:
+    """The text has no type of its own, so it takes that of the column."""
+    assert ds.count_rows("naive = '1970-01-01 00:00:00.000000001'") == 1
+    assert ds.count_rows("naive = '1970-01-01 00:00:00.000001'") == 0
+
+
 REFUSED: list[tuple[str, Any, str]] = [
     ("string", "k5", r"keys is 'k5', a single value; give a list: \['k5'\]"),
     ("binary", b"k5", r"give a list: \[b'k5'\]"),

@@ -154,8 +154,13 @@ def test_objects_other_than_sessions_are_refused(lake):
 
 def test_failed_jobs_say_what_to_do(spark, lake, monkeypatch):
     replace_function(monkeypatch, jobs, "_run_attempt", _raise_missing)
-    with pytest.raises(EngineError, match=r"Executors need .* its requirements"):
+    message = (
+        r"^the Spark job failed; Spark's own error is above\. Executors need zonebloom [\d.]+ and "
+        r"its requirements in a Python of this version; spark=False builds in this process$"
+    )
+    with pytest.raises(EngineError, match=message) as raised:
         zb.dataset(lake).create_scalar_index("id", spark=spark)
+    assert "No module named 'numba'" in str(raised.value.__cause__)
     assert not index_folder(lake).exists()
 
 
