@@ -36,21 +36,15 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
-class KeyBloomFilter:
-    """A scan filter that keeps rows which may equal a key. NaN may equal NaN.
+class FilterByKeys:
+    """The base of scan filters that compare columns with keys.
 
     Attributes
     ----------
     paths : tuple of column paths
-    types : tuple of DataType
-        The types in which keys and rows are compared.
-    sbbf : Sbbf
-        Bloom filter of all keys without a null.
     """
 
     paths: tuple[ColumnPath, ...]
-    types: tuple[pa.DataType, ...]
-    sbbf: Sbbf
 
     @property
     def columns(self) -> frozenset[str]:
@@ -59,6 +53,22 @@ class KeyBloomFilter:
 
     def __str__(self) -> str:
         return f"keys of {', '.join(sorted(self.columns))}"
+
+
+@dataclass(frozen=True)
+class KeyBloomFilter(FilterByKeys):
+    """A scan filter that keeps rows which may equal a key. NaN may equal NaN.
+
+    Attributes
+    ----------
+    types : tuple of DataType
+        The types in which keys and rows are compared.
+    sbbf : Sbbf
+        Bloom filter of all keys without a null.
+    """
+
+    types: tuple[pa.DataType, ...]
+    sbbf: Sbbf
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
         """Return the row numbers that may equal a key, ascending."""

@@ -28,7 +28,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates import IsIn
-from zonebloom.predicates.ast import And, ColumnPath, conjunction
+from zonebloom.predicates.ast import And, conjunction
 from zonebloom.predicates.tuples import tuples_of_keys
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_candidates import (
@@ -40,6 +40,7 @@ from zonebloom.scan.key_candidates import (
 )
 from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_summary import (
+    FilterByKeys,
     FragmentKeyRanges,
     fragment_key_ranges,
     fragments_with_keys,
@@ -208,7 +209,9 @@ def locate_keys(
                 values, positions = _take_keys(values, positions, key_search.keys)
     with thread_pool(num_cores() + 1) as pool:
         # Build the hash table of the keys while files are listed.
-        keys = _HeldKeys(tuple(column.path for column in columns), pool.submit(RowNumbers, values))
+        keys = _ExactKeyFilter(
+            tuple(column.path for column in columns), pool.submit(RowNumbers, values)
+        )
         keys_by_column = dict(zip(columns, values, strict=True))
         present, found = _find_rows(
             opened, keys, keys_by_column, constant_columns, key_search, pool
@@ -224,25 +227,15 @@ def locate_keys(
 
 
 @dataclass(frozen=True)
-class _HeldKeys:
+class _ExactKeyFilter(FilterByKeys):
     """A scan filter that keeps the rows that hold a key.
 
     Attributes
     ----------
-    paths : tuple of column paths
     numbers : future of RowNumbers
     """
 
-    paths: tuple[ColumnPath, ...]
     numbers: Future[RowNumbers]
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """Return the columns that the filter reads."""
-        return frozenset(path[0] for path in self.paths)
-
-    def __str__(self) -> str:
-        return f"keys of {', '.join(sorted(self.columns))}"
 
     def of_rows(self, table: pa.Table) -> np.ndarray:
         """Return the number of the key that each row holds, int32; negative if it holds none."""
@@ -255,7 +248,7 @@ class _HeldKeys:
 
 def _find_rows(
     opened: OpenedDataset,
-    keys: _HeldKeys,
+    keys: _ExactKeyFilter,
     columns: Mapping[Column, pa.Array],
     constant_columns: Collection[str],
     key_search: ManyKeySearch | None,
@@ -383,7 +376,7 @@ def _plan_by_row_groups(snapshot: Snapshot, part: NumberedPlan) -> NumberedPlan:
     return number, replace(plan, rows=rows, pages=snapshot.pages(present))
 
 
-def _read_rows(execution: Execution, keys: _HeldKeys, part: NumberedPlan) -> list[_FoundRows]:
+def _read_rows(execution: Execution, keys: _ExactKeyFilter, part: NumberedPlan) -> list[_FoundRows]:
     return [
         (part[0], rows, keys.of_rows(table))
         for rows, table in execution.matches(part[1])
