@@ -247,7 +247,8 @@ class Dataset(pads.UnionDataset, Displayed):
         Notes
         -----
         An index can answer these parts of a filter. The whole filter is then applied to the rows
-        that are read, by Polars if it is a Polars expression, else by PyArrow:
+        that are read, by Polars if it is a Polars expression, by DuckDB if it is SQL beyond plain
+        conditions, else by PyArrow:
 
             a = 5, a IN (5, 6), a IS NULL, a <=> 5      yes
             p AND q                                     if it can answer p or q
@@ -261,22 +262,22 @@ class Dataset(pads.UnionDataset, Displayed):
             list_contains(tags, 'x'), m['k'] = 'x'      with an index of elements or entries
             a NOT IN (5), a % 2 = 0, tags[1] = 'x'      no, except on partition columns
 
-        Functions and operators of SQL mean the same as in DuckDB; an unknown function raises an
-        error that names similar ones. ``x // 0`` and ``x % 0`` are null, and an integer overflow
-        raises `FilterError`. Parts of an instant need a time zone: ``hour(ts AT TIME ZONE
-        'UTC')``. ``now()`` is the time at which a scanner is made, ``current_date`` the date in the
-        time zone of this computer, and a day in an interval has 24 hours.
+        SQL means what DuckDB says. DuckDB evaluates all but plain conditions (``pip install
+        'zonebloom[sql]'``), and functions whose result depends on more than their arguments are
+        refused. An integer overflow raises `FilterError`. DuckDB reads instants in UTC; write
+        ``hour(ts AT TIME ZONE 'Europe/Paris')`` for another time zone. ``now()`` and
+        ``current_date`` are the time, in UTC, at which a scanner is made.
 
-        Literals are compared exactly: ``a = 5.5`` on integers matches nothing, and where an engine
-        would round, every zone may match. ``= NULL`` matches nothing, NaN equals nothing (except in
-        a Polars expression), 0.0 equals -0.0. Lossless casts of a column do not prevent the use of
-        its index. Comparing a time without a time zone to a column with one, or the reverse, is
-        refused, because engines assume different zones; the message says how to write it. Compare
-        a UUID column with text or ``UUID '...'``, and UUIDs stored as binary(16) with
-        ``UUID '...'`` or ``X'...'``. Names in SQL match exactly, or else without case. A chain of
-        more than 4,000 OR conditions is refused, unless all are equalities of one column, which
-        become a set. An expression of PyArrow may have at most 2,000 levels, as a chain of 2,000
-        OR has.
+        ``a = 5.5`` on integers matches nothing, and where an engine rounds a literal, every zone
+        may match. ``= NULL`` matches nothing. NaN equals NaN in SQL, where it is greater than every
+        number, and in Polars expressions, and equals nothing in PyArrow's. 0.0 equals -0.0.
+        Lossless casts of a column do not prevent the use of its index. Comparing a time without a
+        time zone to a column with one, or the reverse, is refused, because engines assume different
+        zones; the message says how to write it. Compare a UUID column with text or ``UUID '...'``,
+        and UUIDs stored as binary(16) with ``UUID '...'`` or ``X'...'``. Names in SQL match
+        exactly, or else without case. A chain of more than 4,000 OR conditions is refused, unless
+        all are equalities of one column, which become a set. An expression of PyArrow may have at
+        most 2,000 levels, as a chain of 2,000 OR has.
 
         If a file is rewritten in place while it is read with an index, it is read again, or
         `FragmentChanged` is raised before its last rows are returned. Files that are read whole
@@ -581,7 +582,7 @@ class Dataset(pads.UnionDataset, Displayed):
         -------
         pyarrow.Table
             ``key_index`` int64 (position in ``keys``) and the columns, in scan order. A row is
-            repeated for each position of its key. NaN equals nothing, as in SQL.
+            repeated for each position of its key. NaN equals nothing.
 
         Raises
         ------
