@@ -24,8 +24,8 @@ from helpers import GOLDEN, GOLDEN_KEYS, copy_golden
 import zonebloom as zb
 from zonebloom.building.segments import compact_indices
 from zonebloom.catalog.versions import decode_listing
-from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.zone_bloom.rows import RowTable
+from zonebloom.index.zone_map.table import read_zone_map
 from zonebloom.parquet.page_map import PageMap
 
 WRITE = bool(os.environ.get("ZONEBLOOM_WRITE"))
@@ -121,7 +121,7 @@ def test_a_vacuum_deletes_all_segments(opened):
     ("pattern", "read"),
     [
         ("segments/*/bloomfilter.arrow", lambda buffer: RowTable(buffer, "it")),
-        ("segments/*/ranges.arrow", lambda buffer: read_ranges(buffer, "it")),
+        ("segments/*/ranges.arrow", lambda buffer: read_zone_map(buffer, "it")),
         ("segments/*/pages.arrow", lambda buffer: PageMap(buffer, "it")),
         ("versions/*.arrow", decode_listing),
     ],

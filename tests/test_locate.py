@@ -23,10 +23,11 @@ from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.parquet import key_tests as narrow
 from zonebloom.scan import locate as module
 from zonebloom.scan.key_numbers import RowNumbers
-from zonebloom.scan.key_summary import FragmentKeyRanges, fragments_with_keys
+from zonebloom.scan.key_summary import fragments_with_keys
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)
@@ -317,7 +318,9 @@ def test_global_filter_excludes_all_of_many_keys(tmp_path):
         assert result.num_rows == result["row"].null_count == 20_000
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.date32()])
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.float64(), pa.string(), pa.date32(), pa.decimal128(21, 2)]
+)
 def test_key_ranges_select_fragments_that_may_hold_keys(kind):
     """Compare with a check of every key against every range."""
 
@@ -335,24 +338,26 @@ def test_key_ranges_select_fragments_that_may_hold_keys(kind):
     high = low + generator.integers(0, 12, 40)
     unknown, empty = np.arange(40) == 4, np.arange(40) == 7
     bounds = [
-        pc.if_else(pa.array(unknown), pa.scalar(None, kind), values(limit)) for limit in (low, high)
+        pc.if_else(pa.array(unknown | empty), pa.scalar(None, kind), values(limit))
+        for limit in (low, high)
     ]
-    ranges = FragmentKeyRanges(*bounds, empty)
+    nan_count, lengths = (np.arange(40) % 3 == 0).astype(np.uint64), np.full(40, 100, np.uint64)
+    null_count = np.where(empty, lengths - nan_count, 0)
+    ranges = ZoneBounds(*bounds, null_count, nan_count, lengths)
+    unknown_ranges = ZoneBounds.unknown(kind, 40)
     for count in (0, 1, 7, 60):
-        numbers = [*generator.integers(100, 400, count).tolist(), None]
-        keys = values(numbers)
-        numbers = numbers[:-1]
+        numbers = generator.integers(100, 400, count).tolist()
+        keys = values([*numbers, None])
         expected = [
             not empty[i] and any(unknown[i] or low[i] <= number <= high[i] for number in numbers)
             for i in range(40)
         ]
         assert fragments_with_keys([ranges], [keys]).tolist() == expected
-        other = FragmentKeyRanges(*(pa.nulls(40, kind) for _ in range(2)), np.arange(40) % 2 == 0)
-        result = fragments_with_keys([ranges, other], [keys, keys])
-        assert result.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
+        assert fragments_with_keys([unknown_ranges, ranges], [keys, keys]).tolist() == expected
     if kind == pa.float64():
         keys = pa.array([float("nan")], kind)
-        assert fragments_with_keys([ranges], [keys]).tolist() == [not item for item in empty]
+        assert fragments_with_keys([ranges], [keys]).tolist() == (nan_count > 0).tolist()
+        assert fragments_with_keys([unknown_ranges], [keys]).all()
 
 
 def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):

@@ -23,9 +23,10 @@ from zonebloom.catalog.model import IndexEntry
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument, SchemaMismatch
-from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
 from zonebloom.index.kinds import kind_of
+from zonebloom.index.table import HashingFile
 from zonebloom.index.zone_bloom.rows import RowTableWriter
+from zonebloom.index.zone_map.table import read_zone_map, write_zone_map
 from zonebloom.parquet.page_map import merge_page_maps
 from zonebloom.sbbf.filter import Sbbf
 
@@ -229,22 +230,20 @@ def test_filters_of_another_column_are_found(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("minimum", 8), ("maximum", 600), ("null_count", 0), ("num_rows", 99)]
+    ("column", "value"), [("min", 8), ("max", 600), ("null_count", 0), ("zone_length", 99)]
 )
 def test_too_narrow_key_ranges_are_found(folder: Path, column: str, value: int) -> None:
     def narrow(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         (segment,) = entry.segments
         path = catalog.path(segment.name, "ranges.arrow")
         data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
-        table = read_ranges(data, path)
-        field_index = table.schema.get_field_index(column)
-        values = [value, *table[column].to_pylist()[1:]]
-        table = table.set_column(
-            field_index, table.schema.field(field_index), pa.array(values, pa.int64())
-        )
+        table = read_zone_map(data, path)
+        field = table.schema.field(column)
+        values = pa.array([value, *table[column].to_pylist()[1:]], field.type)
+        table = table.set_column(table.schema.get_field_index(column), field, values)
         os.unlink(path)
-        size, checksum = catalog.write(path, tables_to_buffer([table]))
-        changed = replace(segment, ranges_bytes=size, ranges_checksum=checksum)
+        written = write_zone_map(HashingFile(catalog.open_output_stream(path)), [table])
+        changed = replace(segment, ranges_bytes=written.num_bytes, ranges_checksum=written.checksum)
         return replace(entry, segments=(changed,))
 
     ds = rewrite(build(folder), narrow)

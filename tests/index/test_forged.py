@@ -24,14 +24,14 @@ from zonebloom.catalog.version_log import decode_document, encode_document
 from zonebloom.catalog.versions import decode_listing
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning, ZoneBloomError
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.zone_bloom.rows import RowTable
+from zonebloom.index.zone_map.table import read_zone_map
 from zonebloom.parquet.page_map import PageMap
 from zonebloom.storage import random_access
 
 READERS = {
     "bloomfilter.arrow": lambda buffer: RowTable(buffer, "it"),
-    "ranges.arrow": lambda buffer: read_ranges(buffer, "it"),
+    "ranges.arrow": lambda buffer: read_zone_map(buffer, "it"),
     "pages.arrow": lambda buffer: PageMap(buffer, "it"),
     "*-*.arrow": decode_listing,
 }

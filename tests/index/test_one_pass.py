@@ -22,10 +22,10 @@ from zonebloom import errors
 from zonebloom.building import tasks as building
 from zonebloom.building import train
 from zonebloom.index.global_filter import GlobalFilterSize
-from zonebloom.index.key_ranges import KeyRangeBuilder, read_ranges, write_ranges
+from zonebloom.index.zone_map.writer import BoundsBuilder
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sources import column_batches as columns
-from zonebloom.values.normal_types import key_range_type
+from zonebloom.values.normal_types import hashed_values, key_range_type
 
 TYPES = [
     pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal32(5, 2),
@@ -50,48 +50,48 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
     parts = [array_of(arrow_type, [*raws[start::3], None]) for start in range(3)]
     parts.append(array_of(arrow_type, [None, None]))
     for part in parts:
-        builder = KeyRangeBuilder(arrow_type)
-        for start in range(len(part)):
-            builder.add(part.slice(start, 1))
-        key_ranges = read_ranges(
-            write_ranges([builder.to_row(7)], arrow_type), "here", arrow_type
-        ).to_pylist()
-        values = [v for v in part.cast(key_range_type(arrow_type)).to_pylist() if v is not None]
+        ds = zb.dataset(pa.table({"key": part}))
+        ds.create_scalar_index("key", spark=False)
+        ranges = ds.key_ranges("key")
+        # Python cannot represent the longest durations.
+        type_ = key_range_type(arrow_type)
+        ends = tuple(ranges[name].cast(type_)[0].as_py() for name in ("minimum", "maximum"))
+        (row,) = ranges.drop(["minimum", "maximum"]).to_pylist()
+        stored = hashed_values(part).cast(type_)
+        values = [value for value in stored.to_pylist() if value is not None]
         bounded = [v for v in values if not (isinstance(v, float) and math.isnan(v))]
-        assert key_ranges[0]["fragment_id"] == 7
-        assert key_ranges[0]["is_known"]
-        assert key_ranges[0]["has_nan"] == (len(bounded) < len(values))
+        assert row["is_known"]
+        assert row["has_nan"] == (len(bounded) < len(values))
+        assert (row["null_count"], row["num_rows"]) == (part.null_count, len(part))
         wanted = (min(bounded), max(bounded)) if bounded else (None, None)
         if pa.types.is_dictionary(arrow_type) and bounded:
             # All values of a dictionary count, used or not.
-            assert key_ranges[0]["minimum"] <= wanted[0]
-            assert key_ranges[0]["maximum"] >= wanted[1]
+            assert ends[0] <= wanted[0] <= wanted[1] <= ends[1]
         else:
-            assert (key_ranges[0]["minimum"], key_ranges[0]["maximum"]) == wanted
-    ds = zb.dataset(pa.table({"key": parts[0]}))
-    ds.create_scalar_index("key", spark=False)
-    (row,) = ds.key_ranges("key").to_pylist()
-    assert (row["null_count"], row["num_rows"]) == (1, len(parts[0]))
+            assert ends == wanted
+        assert ds.validate_index("key_idx", sample="all")
 
 
-def test_ranges_of_nan_zeros_and_long_text():
-    builder = KeyRangeBuilder(pa.float64())
-    builder.add(pa.array([math.nan, None]))
-    assert (builder.to_row(0)["minimum"].as_py(), builder.to_row(0)["has_nan"]) == (None, True)
-    builder.add(pa.array([0.0, math.nan, -0.0, -math.inf]))
-    assert builder.to_row(0)["minimum"].as_py() == -math.inf
-    assert builder.to_row(0)["maximum"].as_py() == 0.0
+def test_ranges_of_nan_zeros_and_long_text(tmp_path: Path):
     # A signaling NaN, 0x7ff0000000000001, after the greatest value.
     bits = np.array([9.0, 0.0, 1.0, 2.0]).view(np.int64)
     bits[1] = 0x7FF0000000000001
-    signaling = KeyRangeBuilder(pa.float64())
-    signaling.add(pa.array(bits.view(np.float64)))
-    assert signaling.to_row(0)["maximum"].as_py() == 9.0
-    assert signaling.to_row(0)["has_nan"]
-    text = KeyRangeBuilder(pa.string())
-    text.add(pa.array(["a", "b" * 1000]))
-    assert text.to_row(0)["is_known"] is False
-    assert text.to_row(0)["maximum"].as_py() is None
+    lists = [math.nan, None], [0.0, math.nan, -0.0, -math.inf], bits.view(np.float64)
+    ds = files_of(tmp_path / "floats", lists, pa.float64())
+    ds.create_scalar_index("key", spark=False)
+    ranges = ds.key_ranges("key")
+    assert ranges["minimum"].to_pylist() == [None, -math.inf, 1.0]
+    assert ranges["maximum"].to_pylist() == [None, 0.0, 9.0]
+    assert ranges["has_nan"].to_pylist() == [True] * 3
+    long = chr(0x10FFFF) * 99
+    ds = files_of(tmp_path / "texts", [["a", "b" * 1000], [long]], pa.string())
+    ds.create_scalar_index("key", spark=False)
+    rows = ds.key_ranges("key").to_pylist()
+    assert rows[0]["minimum"] == "a"
+    assert "b" * 1000 < rows[0]["maximum"] < "c"
+    assert len(rows[0]["maximum"]) <= 64
+    assert rows[1]["minimum"] <= long <= rows[1]["maximum"]
+    assert ds.locate("key", ["b" * 1000, long] * 10_000)["row"].null_count == 0
 
 
 def test_key_ranges_describe_the_current_files(tmp_path: Path):
@@ -257,15 +257,15 @@ def test_damaged_ranges_and_global_filters_are_noticed(tmp_path: Path):
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.integers(-50, 50)), max_size=30), max_size=5))
 def test_ranges_of_several_runs_are_merged(lists):
-    whole, parts = KeyRangeBuilder(pa.int64()), KeyRangeBuilder(pa.int64())
+    whole, parts = BoundsBuilder(pa.int64()), BoundsBuilder(pa.int64())
     for values in lists:
         array = pa.array(values, pa.int64())
-        part = KeyRangeBuilder(pa.int64())
+        part = BoundsBuilder(pa.int64())
         part.add(array)
         parts.merge(part)
         whole.add(array)
     flat = [v for values in lists for v in values if v is not None]
     for key_range in (whole, parts):
-        row = key_range.to_row(0)
-        assert row["minimum"].as_py() == min(flat, default=None)
-        assert row["maximum"].as_py() == max(flat, default=None)
+        bounds = key_range.to_bounds()
+        assert bounds.least.to_pylist() == [min(flat, default=None)]
+        assert bounds.greatest.to_pylist() == [max(flat, default=None)]

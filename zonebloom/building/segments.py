@@ -15,8 +15,9 @@ from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CommitConflict, ZoneBloomWarning
 from zonebloom.index.base_kind import IndexKind
-from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
 from zonebloom.index.kinds import is_known_kind, kind_of
+from zonebloom.index.table import HashingFile
+from zonebloom.index.zone_map.table import read_zone_map, write_zone_map
 
 # Segments of this many zones are merged only if everything is.
 _LARGE_SEGMENT_ZONES = 4096
@@ -93,12 +94,14 @@ def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> t
         if segment.ranges_bytes:
             path = catalog.path(segment.name, KEY_RANGES_FILE)
             data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
-            table = read_ranges(data, path)
+            table = read_zone_map(data, path)
             ids = np.array(segment.fragment_ids, dtype=np.uint64)
             tables.append(table.filter(pa.array(np.isin(table["fragment_id"].to_numpy(), ids))))
     if not tables:
         return 0, ""
-    return catalog.write(catalog.path(name, KEY_RANGES_FILE), tables_to_buffer(tables))
+    sink = HashingFile(catalog.open_output_stream(catalog.path(name, KEY_RANGES_FILE)))
+    written = write_zone_map(sink, tables)
+    return written.num_bytes, written.checksum
 
 
 def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool) -> None:

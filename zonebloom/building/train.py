@@ -27,9 +27,9 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.base_kind import SegmentWriter
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
-from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
 from zonebloom.index.kinds import index_kind
 from zonebloom.index.row_keys.rules import VALUES
+from zonebloom.index.zone_map.writer import BoundsBuilder, write_key_ranges
 from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.file_layout import FileSchema, ReadRanges
 from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
@@ -174,7 +174,7 @@ class _HashedRun(NamedTuple):
 
     fragment: PresentFragment
     hashes: Iterable[tuple[int, ZonePart]]
-    ranges: list[KeyRangeBuilder]
+    ranges: list[BoundsBuilder]
     # The bytes and the digest of the file, if it was read whole.
     data: pa.Buffer | None = None
     digest: str | None = None
@@ -204,11 +204,11 @@ def _train_fragments(
     columns_of_specs = [[columns.index(column) for column in spec.columns] for spec in specs]
 
     def hash_run(part: _RunToRead) -> _HashedRun:
-        ranges = [KeyRangeBuilder(spec.range_type) for spec in specs]
+        ranges = [BoundsBuilder(spec.range_type) for spec in specs]
         return _HashedRun(part.fragment, hashes_of(part, ranges), ranges)
 
     def hashes_of(
-        part: _RunToRead, ranges: Sequence[KeyRangeBuilder]
+        part: _RunToRead, ranges: Sequence[BoundsBuilder]
     ) -> Iterator[tuple[int, ZonePart]]:
         run = part.run
         if run is None:
@@ -224,12 +224,13 @@ def _train_fragments(
                 continue
             for hashed in hashed_texts:
                 ranges[0].add_texts(hashed.ends)
+                ranges[0].count(hashed.hashes.num_rows, hashed.hashes.null_count)
                 yield 0, hashed.hashes
                 if progress is not None:
                     progress(hashed.hashes.values.size)
 
     def hashes_by_arrow(
-        reader: ColumnsReader | TableColumns, run: Run, ranges: Sequence[KeyRangeBuilder]
+        reader: ColumnsReader | TableColumns, run: Run, ranges: Sequence[BoundsBuilder]
     ) -> Iterator[tuple[int, ZonePart]]:
         for arrays in reader.read(run):
             for number, spec in enumerate(specs):
@@ -237,6 +238,7 @@ def _train_fragments(
                 if spec.rule == VALUES:
                     ranges[number].add(of_spec[0])
                 for part in spec.parts(of_spec):
+                    ranges[number].count(part.num_rows, part.null_count)
                     yield number, part
             if progress is not None:
                 progress(len(arrays[0]))
@@ -362,16 +364,14 @@ class _Output:
         self.writer: SegmentWriter = kind.create_writer(
             self._catalog, self.path, self.spec.parameters, num_writers, self.spec.column.type
         )
-        self._ranges: list[dict] = []
+        self._ranges: dict[int, BoundsBuilder] = {}
         self._hashes = KeyHashes(self.spec.global_bytes)
 
     def begin_fragment(self, fragment_id: int) -> None:
         self._fragment_id = fragment_id
-        self.range = KeyRangeBuilder(self.spec.range_type)
+        self.range = self._ranges[fragment_id] = BoundsBuilder(self.spec.range_type)
 
     def add(self, part: ZonePart) -> None:
-        self.range.num_rows += part.num_rows
-        self.range.null_count += part.null_count
         if self.spec.global_bytes and isinstance(part, Hashes):
             self._hashes.add(part.of_valid_rows())
         self.writer.add(self._fragment_id, part)
@@ -379,14 +379,13 @@ class _Output:
     def end_fragment(self) -> int:
         """Write the last zones of a fragment. Return its number of rows."""
         self.writer.end_fragment(self._fragment_id)
-        self._ranges.append(self.range.to_row(self._fragment_id))
         return self.range.num_rows
 
     def close(self) -> Segment:
         catalog, name = self._catalog, self._segment
         written = self.writer.close()
-        ranges = write_ranges(self._ranges, self.spec.range_type)
-        num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
+        path = catalog.path(name, KEY_RANGES_FILE)
+        ranges = write_key_ranges(catalog, path, self.spec.range_type, self._ranges)
         return Segment(
             name,
             self._file,
@@ -394,8 +393,8 @@ class _Output:
             written.checksum,
             written.num_zones,
             self._ids,
-            ranges_bytes=num_bytes,
-            ranges_checksum=checksum,
+            ranges_bytes=ranges.num_bytes,
+            ranges_checksum=ranges.checksum,
         )
 
     def write_global_filter_part(self) -> GlobalFilterPart | None:

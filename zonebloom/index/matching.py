@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.notices import call_collecting, collected_warnings, warn
-from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment
@@ -26,7 +26,6 @@ from zonebloom.errors import (
     UnknownIndexKind,
 )
 from zonebloom.index.base_kind import IndexKind
-from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.kinds import kind_of
 from zonebloom.index.row_keys.rules import (
     VALUES,
@@ -36,6 +35,7 @@ from zonebloom.index.row_keys.rules import (
     rule_of,
 )
 from zonebloom.index.table import IndexTable, ValueTable, ZoneRuns
+from zonebloom.index.zone_map.table import read_zone_map, zone_map_schema
 from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
 from zonebloom.storage.files import is_local
@@ -218,20 +218,20 @@ class LoadedIndex:
             )
         return table
 
-    def key_ranges(self, arrow_type: pa.DataType) -> pa.Table:
-        """Return the key ranges of the indexed fragments as a table of `key_ranges.schema_for`."""
+    def key_ranges(self, column_type: pa.DataType) -> pa.Table:
+        """Return a zone map of the indexed fragments, each of which is one zone of it."""
         if self._key_ranges is None:
-            tables = [schema_for(arrow_type).empty_table()]
+            tables = [zone_map_schema(column_type, MAX_ROWS_PER_FRAGMENT).empty_table()]
             for segment in self.entry.segments:
                 if not segment.ranges_bytes:
                     continue
                 path = self._catalog.path(segment.name, KEY_RANGES_FILE)
                 try:
                     buffer = self._catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
-                    tables.append(read_ranges(buffer, path, arrow_type))
+                    tables.append(read_zone_map(buffer, path, column_type))
                 except CorruptIndex as error:
                     self._report(error, "Until then its fragments may hold any key")
-            self._key_ranges = pa.concat_tables(tables)
+            self._key_ranges = pa.concat_tables(tables).combine_chunks()
         return self._key_ranges
 
     def global_filter(

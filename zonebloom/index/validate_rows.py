@@ -17,10 +17,10 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
-from zonebloom.index.key_ranges import KeyRangeBuilder
 from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.table import IndexTable, ValueTable
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.index.zone_parts import ColumnValues
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
@@ -227,7 +227,7 @@ class RowValidation:
         if self._ranges is not None:
             fragment_id = pa.scalar(fragment.fragment_id, pa.uint64())
             is_fragment = pc.call_function("equal", [self._ranges["fragment_id"], fragment_id])
-            ranges = self._ranges.filter(is_fragment)
+            ranges = ZoneBounds.from_table(self._ranges.filter(is_fragment))
         page_map = self._page_maps.get(fragment.fragment_id)
         # Values of partition columns come from the path, so no pages hold them.
         is_in_path = self._column.path[0] in self._source.constants(fragment.fragment)
@@ -324,18 +324,12 @@ class RowValidation:
             self._null_flags[table] = flags
         return flags
 
-    def _check_ranges(self, ranges: pa.Table, rows: _SpanRows) -> None:
-        values = KeyRangeBuilder(self._column.type)
-        nulls = 0
-        for array in map(hashed_values, rows.arrays):
-            # The builder would add all values of a dictionary, but only these rows were read.
-            values.add(array)
-            nulls += array.null_count
-        for row in range(len(ranges)):
-            stored = {name: ranges[name][row] for name in ranges.column_names}
-            is_consistent = stored["num_rows"].as_py() == rows.span.fragment.num_rows
-            is_consistent &= stored["null_count"].as_py() >= nulls
-            if not is_consistent or not values.is_within(stored):
+    def _check_ranges(self, ranges: ZoneBounds, rows: _SpanRows) -> None:
+        # Only some values of a dictionary are those of the rows.
+        values = pa.concat_arrays(list(map(hashed_values, rows.arrays)))
+        for zone in range(ranges.lengths.size):
+            has_all_rows = ranges.lengths[zone] == rows.span.fragment.num_rows
+            if not has_all_rows or ranges.excludes(zone, values):
                 raise self._excluded_value_error(str(rows.span), "the key range")
 
     def _check_pages(self, pages: FilePages, rows: _SpanRows) -> None:

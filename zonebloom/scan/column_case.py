@@ -86,8 +86,7 @@ def files_with_other_case(
     compute: Any = pc
     suspect_ids = set(coverage.known_ids) if indices else set[int]()
     for ranges in (index.key_ranges(leaf) for index in indices):
-        # Indices of early releases have no key ranges.
-        has_values = compute.less(ranges["null_count"], ranges["num_rows"])
+        has_values = compute.less(ranges["null_count"], ranges["zone_length"])
         suspect_ids.difference_update(ranges["fragment_id"].filter(has_values).to_pylist())
     for file in coverage.fragments if suspect_ids else ():
         if file.fragment_id not in suspect_ids:

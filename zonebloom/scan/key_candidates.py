@@ -1,7 +1,7 @@
 """Choose what to read to find the rows of keys: which files, and which zones of them.
 
     keys -> keys     indices of some kinds exclude keys      search_many_keys
-         -> files    key ranges exclude files                FragmentKeyRanges
+         -> files    key ranges exclude files                fragment_key_ranges
          -> zones    indices look up keys                    plan_candidates
          -> rows     rows are compared with the keys
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import array_of, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of
 from zonebloom.errors import EncryptedIndex, IndexNotFound
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.scan.key_values import normalized_column, normalized_values
-from zonebloom.scan.search import key_ranges
+from zonebloom.scan.search import file_bounds
 from zonebloom.snapshot import Snapshot
 from zonebloom.values.normal_types import decoded_type
 from zonebloom.values.types import hash_domain
@@ -110,101 +110,20 @@ def _with_equal_bytes(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.call_function("if_else", [pc.call_function("is_nan", [column]), nan, column])
 
 
-@dataclass(frozen=True)
-class FragmentKeyRanges:
-    """The key ranges of fragments in one column.
-
-    Attributes
-    ----------
-    minimum, maximum : Array
-        Null for fragments with unknown ranges, which may hold any key.
-    is_empty : bool array
-        True for fragments that are known to hold no value.
-    """
-
-    minimum: pa.Array
-    maximum: pa.Array
-    is_empty: np.ndarray
-
-    @classmethod
-    def unknown(cls, kind: pa.DataType, count: int) -> FragmentKeyRanges:
-        """Return the ranges of ``count`` fragments about which nothing is known."""
-        nulls = pa.nulls(count, kind)
-        return cls(nulls, nulls, np.zeros(count, dtype=bool))
-
-    def may_hold(self, keys: pa.Array) -> np.ndarray:
-        """Return a mask of the fragments that may hold any of the keys.
-
-        A null key is in no fragment. A NaN may be in any.
-        """
-        # The cast may change the time zone, but not the instant.
-        keys = keys.drop_null().cast(self.minimum.type)
-        has_nan = False
-        if pt.is_floating(keys.type):
-            values = to_numpy(keys)
-            has_nan = bool(np.isnan(values).any())
-            keys = from_numpy(values[~np.isnan(values)])
-        is_known = to_numpy(self.minimum.is_valid()) & to_numpy(self.maximum.is_valid())
-        may_hold = np.full(is_known.size, has_nan or len(keys) > 0)
-        if is_known.any() and not has_nan:
-            may_hold[is_known] = False
-            # Unsorted keys usually hit every fragment, so test a small sample first.
-            for sample in (keys.slice(0, _SAMPLE_KEYS), keys.slice(_SAMPLE_KEYS)):
-                if not may_hold.all():
-                    may_hold[is_known] |= self._known_to_hold(sample)
-        return may_hold & ~self.is_empty
-
-    def _known_to_hold(self, keys: pa.Array) -> np.ndarray:
-        """Return a mask, over fragments with known ranges, of those that may hold a key."""
-        ends, low, high = self._ends
-        # Count the keys at or below each bound, and below it. There are fewer bounds than keys, so
-        # sorting the bounds is cheaper than sorting the keys.
-        num_at_most, num_below = (
-            np.bincount(_search_sorted(ends, keys, side), minlength=len(ends) + 1).cumsum()
-            for side in ("left", "right")
-        )
-        return num_at_most[high] > num_below[low]
-
-    @cached_property
-    def _ends(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-        """Return all known bounds, sorted, and the positions of each fragment's bounds in them."""
-        is_known = pc.call_function("and", [self.minimum.is_valid(), self.maximum.is_valid()])
-        low, high = self.minimum.filter(is_known), self.maximum.filter(is_known)
-        ends = pa.concat_arrays([low, high])
-        ends = ends.take(pc.call_function("array_sort_indices", [ends]))
-        return ends, _search_sorted(ends, low, "left"), _search_sorted(ends, high, "left")
-
-
-def fragment_key_ranges(snapshot: Snapshot, column: str, kind: pa.DataType) -> FragmentKeyRanges:
-    """Return the key ranges of the fragments, with bounds of type ``kind``."""
+def fragment_key_ranges(snapshot: Snapshot, column: str, kind: pa.DataType) -> ZoneBounds:
+    """Return the bounds of the values in each fragment, with bounds of type ``kind``."""
     source, present = snapshot.source, snapshot.fragments
     if column in source.constant_columns():
         value_type = decoded_type(source.schema.field(column).type)
         path_values = [source.constants(file.fragment).get(column) for file in present]
-        partition_values = pa.array(path_values, value_type).cast(kind)
-        # A null equals no key.
-        is_empty = ~to_numpy(partition_values.is_valid())
-        ends = partition_values if _is_searchable(kind) else pa.nulls(len(present), kind)
-        return FragmentKeyRanges(ends, ends, is_empty)
-    unknown = FragmentKeyRanges.unknown(kind, len(present))
-    if not _is_searchable(kind):
-        return unknown
+        return ZoneBounds.of_values(pa.array(path_values, value_type).cast(kind))
     try:
-        table: Any = key_ranges(snapshot, column)
-        bounds = [table[bound].combine_chunks().cast(kind) for bound in ("minimum", "maximum")]
+        return file_bounds(snapshot, column).cast(kind)
     except (IndexNotFound, EncryptedIndex, pa.ArrowException):
-        return unknown
-    is_known = table["is_known"].combine_chunks()
-    has_nan = to_numpy(table["has_nan"].fill_null(True))
-    is_empty = to_numpy(is_known) & ~has_nan & ~to_numpy(bounds[0].is_valid())
-    null = pa.nulls(1, kind)[0]
-    low, high = (pc.call_function("if_else", [is_known, end, null]) for end in bounds)
-    return FragmentKeyRanges(low, high, is_empty)
+        return ZoneBounds.unknown(kind, len(present))
 
 
-def fragments_with_keys(
-    ranges: Sequence[FragmentKeyRanges], columns: Sequence[pa.Array]
-) -> np.ndarray:
+def fragments_with_keys(ranges: Sequence[ZoneBounds], columns: Sequence[pa.Array]) -> np.ndarray:
     """Return a mask of the fragments whose ranges of every key column may hold some keys."""
     return np.logical_and.reduce(
         [column_ranges.may_hold(keys) for column_ranges, keys in zip(ranges, columns, strict=True)]
@@ -215,32 +134,16 @@ def summarize_keys(
     keys: Iterable[Sequence[pa.Array]],
     num_keys: int,
     types: Sequence[pa.DataType],
-    ranges: Sequence[FragmentKeyRanges],
+    ranges: Sequence[ZoneBounds],
 ) -> tuple[Sbbf, np.ndarray]:
     """Return a Bloom filter of the keys without a null, and a mask of fragments that may hold any.
 
     ``keys`` yields batches of keys as one array per key column.
     """
     sbbf = Sbbf(min(max(num_keys, 1), _MAX_FILTER_KEYS), _FALSE_POSITIVE_RATE, sizing="exact")
-    fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
+    fragments = np.zeros(ranges[0].lengths.size, dtype=bool)
     for columns in keys:
         hashes, valid = _hash_key_rows(list(map(normalized_values, columns)), types)
         sbbf.insert_hashes(hashes[valid])
         fragments |= fragments_with_keys(ranges, columns)
     return sbbf, fragments
-
-
-def _is_searchable(kind: pa.DataType) -> bool:
-    """Return whether PyArrow can search sorted values of a type."""
-    if pt.is_nested(kind) or pt.is_dictionary(kind):
-        return False
-    try:
-        _search_sorted(pa.nulls(0, kind), pa.nulls(0, kind), "left")
-    except pa.ArrowNotImplementedError:
-        return False
-    return True
-
-
-def _search_sorted(ends: pa.Array, values: pa.Array, side: str) -> np.ndarray:
-    compute: Any = pc
-    return to_numpy(compute.search_sorted(ends, values, side=side)).astype(np.int64)

@@ -27,6 +27,7 @@ from zonebloom.base.user_values import is_data_frame
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.predicates import IsIn
 from zonebloom.predicates.ast import And, conjunction
 from zonebloom.predicates.tuples import tuples_of_keys
@@ -41,7 +42,6 @@ from zonebloom.scan.key_candidates import (
 from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_summary import (
     FilterByKeys,
-    FragmentKeyRanges,
     fragment_key_ranges,
     fragments_with_keys,
 )
@@ -287,7 +287,7 @@ def _find_rows(
         # For few keys, key ranges exclude no more than the filters do.
         fragment_key_ranges(snapshot, column.name, kind)
         if has_many_keys
-        else FragmentKeyRanges.unknown(kind, len(present))
+        else ZoneBounds.unknown(kind, len(present))
         for column, kind in zip(stored_columns, types, strict=True)
     ]
     may_hold = fragments_with_keys(ranges, list(stored_columns.values()))

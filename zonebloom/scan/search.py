@@ -9,21 +9,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.arrays import from_numpy
 from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
-from zonebloom.index.key_ranges import fragment_ranges
 from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost, may_pay, search_keys
 from zonebloom.index.kinds import is_known_kind, why_no_kind_answers
 from zonebloom.index.matching import IndexView, LoadedIndex, Question
 from zonebloom.index.row_keys.rules import KeyQuestion
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import (
     Compares,
@@ -270,9 +272,49 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
 
 def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
     """Return the key ranges of all files; see `Dataset.key_ranges`."""
+    present, stored, rows = _stored_key_ranges(snapshot, column)
+    table: Any = stored.take(rows)
+    counts = (table[name].cast(pa.int64()) for name in ("null_count", "nan_count", "zone_length"))
+    null_count, nan_count, num_rows = counts
+    compute: Any = pc
+    has_values = compute.less(compute.add(null_count, nan_count), num_rows)
+    has_bounds = compute.and_(table["min"].is_valid(), table["max"].is_valid())
+    is_known = compute.fill_null(compute.or_(has_bounds, compute.invert(has_values)), False)
+    minimum, maximum = (
+        compute.if_else(is_known, table[name], pa.scalar(None, table[name].type))
+        for name in ("min", "max")
+    )
+    return pa.table(
+        {
+            "fragment_id": pa.array([file.fragment_id for file in present], pa.uint64()),
+            "path": pa.array([file.fragment.path for file in present], pa.string()),
+            "minimum": minimum,
+            "maximum": maximum,
+            "is_known": is_known,
+            "has_nan": compute.greater(nan_count, 0),
+            "null_count": null_count,
+            "num_rows": num_rows,
+        }
+    )
+
+
+def file_bounds(snapshot: Snapshot, column: str) -> ZoneBounds:
+    """Return the bounds of a column in each file, in scan order, from the key ranges."""
+    _, stored, rows = _stored_key_ranges(snapshot, column)
+    return ZoneBounds.from_table(stored).take(rows)
+
+
+def _stored_key_ranges(
+    snapshot: Snapshot, column: str
+) -> tuple[Sequence[PresentFragment], pa.Table, pa.Array]:
+    """Return the files, the key ranges of an index, and the row of each file in them or null."""
     index, leaf_type = preferred_index(snapshot, column)
     present = snapshot.fragments_for([path[0] for path in index.columns])
-    return fragment_ranges(present, index.key_ranges(leaf_type), leaf_type)
+    ids = [file.fragment_id if file.is_known else None for file in present]
+    stored = index.key_ranges(leaf_type)
+    compute: Any = pc
+    rows = compute.index_in(pa.array(ids, pa.uint64()), value_set=stored["fragment_id"])
+    return present, stored, rows
 
 
 def global_filter(snapshot: Snapshot, column: str) -> GlobalFilter | None:

@@ -51,7 +51,7 @@ class ZoneMap(IndexKind):
             return "a zone map answers only comparisons of values, and prefixes of strings"
         if column_type is None:
             return None
-        from zonebloom.index.zone_map.zone_bounds import require_comparable
+        from zonebloom.index.zone_map.bounds import require_comparable
 
         try:
             require_comparable(column_type, leaf)

@@ -4,30 +4,30 @@ The columns are those of Lance's ZONEMAP: ``min`` and ``max`` of the column's ty
 if all values are null or NaN, ``null_count``, ``nan_count``, ``fragment_id``, ``zone_start`` and
 ``zone_length``. ``max`` is the greatest value that is not NaN. It is null beside a ``min`` if it is
 not known. Long strings are cut: ``min`` to a shorter string before it, ``max`` to one after it.
+
+A segment of any kind of index has such a table in ``ranges.arrow``, too, with one zone for each
+file: the key ranges. Their bounds are null if the keys are no values of a column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import HashingFile, ValueTable, WrittenTable, ZoneRuns
-from zonebloom.index.zone_map.bounds import ordered_values
-from zonebloom.index.zone_map.zone_bounds import ZoneBounds, ZoneMapLeaf
+from zonebloom.index.zone_map.bounds import ZoneBounds, ZoneMapLeaf
 from zonebloom.predicates.ast import Compares, Equals, IsNull
 from zonebloom.storage.ipc_layout import open_uncompressed
 from zonebloom.values.normal_types import normalized_type
 
 ROWS_KEY = b"rows_per_zone"
+_PLACES = "fragment_id", "zone_start", "zone_length"
 
 
 def zone_map_schema(column_type: pa.DataType, rows_per_zone: int) -> pa.Schema:
@@ -35,10 +35,7 @@ def zone_map_schema(column_type: pa.DataType, rows_per_zone: int) -> pa.Schema:
     bound = normalized_type(column_type)
     fields = [pa.field("min", bound), pa.field("max", bound)]
     fields += [pa.field(name, pa.uint32(), nullable=False) for name in ("null_count", "nan_count")]
-    fields += [
-        pa.field(name, pa.uint64(), nullable=False)
-        for name in ("fragment_id", "zone_start", "zone_length")
-    ]
+    fields += [pa.field(name, pa.uint64(), nullable=False) for name in _PLACES]
     return pa.schema(fields, {ROWS_KEY: str(rows_per_zone).encode()})
 
 
@@ -55,29 +52,12 @@ class ZoneMapTable(ValueTable):
     def __init__(self, buffer: pa.Buffer, where: str):
         self.path = where
         self.num_bytes = buffer.size
-        try:
-            table = open_uncompressed(buffer).read_all()
-            require_known_format(table.schema)
-            items = int((table.schema.metadata or {})[ROWS_KEY])
-            if not 0 < items <= MAX_ROWS_PER_FRAGMENT:
-                raise ValueError(f"its zones claim {items} rows each")
-            schema = zone_map_schema(table.schema.field("min").type, items)
-            if not table.schema.remove_metadata().equals(schema.remove_metadata()):
-                raise ValueError(f"its columns are {', '.join(table.schema.names)}")
-            table.validate(full=True)
-            self.content = table.replace_schema_metadata(schema.metadata).combine_chunks()
-            numbers = [to_numpy(self.content[name]) for name in schema.names[2:]]
-            null_count, nan_count, ids, starts, lengths = numbers
-            least, greatest = (
-                ordered_values(_one_chunk(self.content[name])) for name in ("min", "max")
-            )
-            self.has_null = null_count > 0
-            self.bounds = ZoneBounds(least, greatest, null_count, nan_count, lengths, self.has_null)
-            self.runs = ZoneRuns.from_zones(ids, starts, lengths, items)
-        except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-            raise CorruptIndex(
-                f"{where} is not a table of a zone map ({error}); build the index again"
-            ) from None
+        self.content = table = read_zone_map(buffer, where)
+        self.bounds = ZoneBounds.from_table(table)
+        self.has_null = self.bounds.has_null
+        ids, starts, lengths = (to_numpy(table[name]) for name in _PLACES)
+        items = int(table.schema.metadata[ROWS_KEY])
+        self.runs = ZoneRuns.from_zones(ids, starts, lengths, items)
 
     @property
     def loaded_bytes(self) -> int:
@@ -92,26 +72,33 @@ class ZoneMapTable(ValueTable):
         return self.bounds.zones_where_false(column_type, leaf)
 
     def excludes(self, zone: int, values: pa.Array) -> bool:
-        ordered = ordered_values(values)
-        num_nan = 0
-        if pt.is_floating(ordered.type):
-            is_nan = pc.call_function("is_nan", [ordered])
-            num_nan = pc.call_function("sum", [is_nan]).as_py() or 0
-            ordered = ordered.filter(pc.call_function("invert", [is_nan]))
-        bounds = self.bounds
-        counts = bounds.null_count[zone], bounds.nan_count[zone]
-        if counts != (values.null_count, num_nan):
-            return True
-        ends: Any = pc.call_function("min_max", [ordered])
-        if not ends["min"].is_valid:
-            return False
-        pairs = (bounds.least[zone], ends["min"]), (ends["max"], bounds.greatest[zone])
-        # The comparison with an unknown greatest value is null.
-        return any(pc.call_function("less_equal", list(pair)).as_py() is False for pair in pairs)
+        return self.bounds.excludes(zone, values)
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
+def read_zone_map(
+    buffer: pa.Buffer, where: str, column_type: pa.DataType | None = None
+) -> pa.Table:
+    """Return the table in a file, with bounds of the type of a column if that is given.
+
+    Raise `CorruptIndex` if it is no table of `zone_map_schema`.
+    """
+    try:
+        table = open_uncompressed(buffer).read_all()
+        require_known_format(table.schema)
+        items = int((table.schema.metadata or {})[ROWS_KEY])
+        if not 0 < items <= MAX_ROWS_PER_FRAGMENT:
+            raise ValueError(f"its zones claim {items} rows each")
+        schema = zone_map_schema(table.schema.field("min").type, items)
+        if not table.schema.remove_metadata().equals(schema.remove_metadata()):
+            raise ValueError(f"its columns are {', '.join(table.schema.names)}")
+        table.validate(full=True)
+        # A string column may have become a large_string column since the build.
+        schema = schema if column_type is None else zone_map_schema(column_type, items)
+        return table.cast(schema).replace_schema_metadata(schema.metadata).combine_chunks()
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise CorruptIndex(
+            f"{where} is not a table of a zone map ({error}); build the index again"
+        ) from None
 
 
 def write_zone_map(sink: HashingFile, tables: Sequence[pa.Table]) -> WrittenTable:

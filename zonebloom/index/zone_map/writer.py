@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,18 +10,87 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import from_numpy
+from zonebloom.base.arrays import array_of, from_numpy, unwrap_extensions
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.index.table import HashingFile, WrittenTable
 from zonebloom.index.zone_map.table import write_zone_map, zone_map_schema
 from zonebloom.index.zone_parts import ColumnValues
 from zonebloom.storage.files import FileCreator
-from zonebloom.values.normal_types import normalized_type
+from zonebloom.values.normal_types import hashed_values, normalized_type
 from zonebloom.values.types import family
 
 # Longer strings are cut to so many bytes.
 _MAX_BOUND_BYTES = 64
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = 0xD800, 0xE000
+
+
+class BoundsBuilder:
+    """The bounds of the values of one zone, whose rows come in parts.
+
+    Attributes
+    ----------
+    num_rows, null_count : int
+        Callers that add values also count their rows.
+    """
+
+    def __init__(self, column_type: pa.DataType):
+        self._type = normalized_type(column_type)
+        self._parts: list[tuple[pa.Scalar, pa.Scalar]] = []
+        self._nan_count = 0
+        self.num_rows = 0
+        self.null_count = 0
+
+    def add(self, array: pa.Array) -> None:
+        """Add values, whose rows `count` counts."""
+        array = unwrap_extensions(array)
+        if isinstance(array, pa.DictionaryArray):
+            if not pt.is_floating(array.type.value_type):
+                # Values of the dictionary that no row uses make the bounds wider, but not wrong.
+                self.add(array.dictionary)
+                return
+            array = hashed_values(array)
+        least, greatest, _, nan_count = _bounds_of(_cast(array, self._type))
+        self._parts.append((least, greatest))
+        self._nan_count += nan_count
+
+    def add_texts(self, texts: Sequence[bytes]) -> None:
+        """Add strings or binary values, which need not be valid UTF-8."""
+        self.add(array_of(texts, pa.string() if family(self._type) == "text" else pa.binary()))
+
+    def count(self, num_rows: int, null_count: int) -> None:
+        self.num_rows += num_rows
+        self.null_count += null_count
+
+    def merge(self, other: BoundsBuilder) -> None:
+        self._parts += other._parts
+        self._nan_count += other._nan_count
+        self.count(other.num_rows, other.null_count)
+
+    def to_bounds(self) -> _Bounds:
+        """Return the bounds of the zone, in arrays of one item."""
+        ends = [pa.array(part, self._type) for part in zip(*self._parts, strict=True)]
+        least, greatest = ends or [pa.nulls(0, self._type)] * 2
+        # The greatest value of a part with values may be unknown.
+        is_known = greatest.null_count == least.null_count
+        bounds = _bounds_of(least)[0], _bounds_of(greatest)[1] if is_known else None
+        counts = (pa.array([count], pa.uint32()) for count in (self.null_count, self._nan_count))
+        return _Bounds(*(pa.array([end], self._type) for end in bounds), *counts)
+
+
+def write_key_ranges(
+    creator: FileCreator, path: str, column_type: pa.DataType, files: Mapping[int, BoundsBuilder]
+) -> WrittenTable:
+    """Write the bounds of files, by fragment id, as a zone map with one zone for each of them."""
+    schema = zone_map_schema(column_type, MAX_ROWS_PER_FRAGMENT)
+    lengths = [builder.num_rows for builder in files.values()]
+    places = (np.array(numbers, np.uint64) for numbers in (list(files), [0] * len(files), lengths))
+    parts = zip(*(builder.to_bounds() for builder in files.values()), strict=True)
+    bounds = [pa.concat_arrays(part) for part in parts]
+    table = schema.empty_table()
+    if files:
+        table = pa.Table.from_arrays([*bounds, *map(from_numpy, places)], schema=schema)
+    return write_zone_map(HashingFile(creator.open_output_stream(path)), [table])
 
 
 class ZoneMapWriter:
@@ -32,49 +102,47 @@ class ZoneMapWriter:
         self._schema = zone_map_schema(column_type, items)
         self._items = items
         self._type = normalized_type(column_type)
-        # Values of a zone that is not complete.
-        self._waiting: list[pa.Array] = []
-        self._num_waiting = 0
+        # A zone that is not complete.
+        self._zone = BoundsBuilder(column_type)
         self._first_row = 0
         self._tables: list[pa.Table] = []
 
     def add(self, fragment_id: int, part: ColumnValues) -> None:
-        array = part.array
-        array = array if array.type == self._type else array.cast(self._type)
+        array = _cast(part.array, self._type)
         start = 0
-        if self._num_waiting:
-            start = min(self._items - self._num_waiting, len(array))
-            self._wait_for_more(array.slice(0, start))
-            if self._num_waiting == self._items:
-                self._write_waiting(fragment_id)
+        if self._zone.num_rows:
+            start = min(self._items - self._zone.num_rows, len(array))
+            self._add_to_zone(array.slice(0, start))
+            if self._zone.num_rows == self._items:
+                self._end_zone(fragment_id)
         whole = (len(array) - start) // self._items * self._items
         if whole:
-            self._write_zones(fragment_id, array.slice(start, whole))
-        self._wait_for_more(array.slice(start + whole))
+            bounds = _zone_bounds(array.slice(start, whole), self._items)
+            self._write_zones(fragment_id, bounds, whole)
+        self._add_to_zone(array.slice(start + whole))
 
-    def _wait_for_more(self, array: pa.Array) -> None:
+    def _add_to_zone(self, array: pa.Array) -> None:
         if len(array):
-            self._waiting.append(array)
-            self._num_waiting += len(array)
+            self._zone.add(array)
+            self._zone.count(len(array), array.null_count)
 
-    def _write_waiting(self, fragment_id: int) -> None:
-        self._write_zones(fragment_id, pa.concat_arrays(self._waiting))
-        self._waiting, self._num_waiting = [], 0
+    def _end_zone(self, fragment_id: int) -> None:
+        self._write_zones(fragment_id, self._zone.to_bounds(), self._zone.num_rows)
+        self._zone = BoundsBuilder(self._type)
 
-    def _write_zones(self, fragment_id: int, values: pa.Array) -> None:
-        bounds = _zone_bounds(values, self._items)
-        starts = np.arange(0, len(values), self._items, dtype=np.uint64)
+    def _write_zones(self, fragment_id: int, bounds: _Bounds, num_rows: int) -> None:
+        starts = np.arange(0, num_rows, self._items, dtype=np.uint64)
         lengths = np.full(starts.size, self._items, dtype=np.uint64)
-        lengths[-1] = len(values) - int(starts[-1])
+        lengths[-1] = num_rows - int(starts[-1])
         ids = np.full(starts.size, fragment_id, dtype=np.uint64)
         starts += np.uint64(self._first_row)
-        self._first_row += len(values)
+        self._first_row += num_rows
         columns = [*bounds, *map(from_numpy, (ids, starts, lengths))]
         self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
 
     def end_fragment(self, fragment_id: int) -> None:
-        if self._num_waiting:
-            self._write_waiting(fragment_id)
+        if self._zone.num_rows:
+            self._end_zone(fragment_id)
         self._first_row = 0
 
     def close(self) -> WrittenTable:
@@ -84,6 +152,10 @@ class ZoneMapWriter:
     def abort(self) -> None:
         """Close the file after a failure. It is not a valid table."""
         self._sink.close()
+
+
+def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    return array if array.type == type_ else array.cast(type_)
 
 
 class _Bounds(NamedTuple):

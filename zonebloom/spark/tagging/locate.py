@@ -25,6 +25,7 @@ from zonebloom.base.notices import warn
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.predicates import Constant, Predicate
 from zonebloom.predicates.spark_calendar import may_be_rebased, without_rebased_literals
 from zonebloom.sbbf.filter import Sbbf
@@ -38,7 +39,6 @@ from zonebloom.scan.key_candidates import (
     searchable_columns,
 )
 from zonebloom.scan.key_summary import (
-    FragmentKeyRanges,
     KeyBloomFilter,
     fragment_key_ranges,
     summarize_keys,
@@ -253,19 +253,19 @@ def _key_predicate(
 
 def _key_ranges(
     files: SparkFiles, columns: KeyFrameColumns, snapshot: Snapshot
-) -> tuple[FragmentKeyRanges, ...]:
+) -> tuple[ZoneBounds, ...]:
     """Return the key ranges of the fragments for each key column, in values as Spark shows them."""
     rebase = files.rebase
     key_ranges = []
     for name, kind in zip(columns.names, columns.schema.types, strict=True):
         if name in rebase.int96_columns:
-            ranges = FragmentKeyRanges.unknown(kind, len(snapshot.fragments))
+            ranges = ZoneBounds.unknown(kind, len(snapshot.fragments))
         else:
             ranges = fragment_key_ranges(snapshot, name, kind)
         if name in rebase.time_columns:
             # Spark may show an earlier value than the stored minimum, so the minimum is unknown.
-            choices = may_be_rebased(ranges.minimum), pa.nulls(1, kind)[0], ranges.minimum
-            ranges = replace(ranges, minimum=pc.call_function("if_else", list(choices)))
+            choices = may_be_rebased(ranges.least), pa.nulls(1, kind)[0], ranges.least
+            ranges = replace(ranges, least=pc.call_function("if_else", list(choices)))
         key_ranges.append(ranges)
     return tuple(key_ranges)
 
@@ -274,7 +274,7 @@ def _summarize_frame(
     probes: DataFrame,
     num_keys: int,
     types: Sequence[pa.DataType],
-    ranges: Sequence[FragmentKeyRanges],
+    ranges: Sequence[ZoneBounds],
 ) -> tuple[Sbbf, np.ndarray]:
     """Return the Bloom filter of a frame of keys, and which fragments may hold one of them.
 
