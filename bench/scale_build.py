@@ -30,6 +30,7 @@ from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
+from zonebloom.storage.store import LOCAL
 
 _MAX_FRAGMENT_ROWS = 1 << 20
 # Segments of which the merged file is made. There may be fewer of a small index.
@@ -116,7 +117,7 @@ def _build_buckets(fragments: Sequence[_Fragment], path: str, timer: _Timer) -> 
 
 def _write_buckets(fragments: Sequence[_Fragment], path: str, timer: _Timer) -> WrittenTable:
     with timer:
-        writer = HashSegmentWriter(_Segments(), _FILES, path, HashParameters())
+        writer = HashSegmentWriter(_Segments(), LOCAL, path, HashParameters())
     for fragment in fragments:
         keys = fragment.keys()
         with timer:
@@ -136,7 +137,7 @@ def _merge_buckets(rows: int, path: str, timer: _Timer) -> WrittenTable:
         _build_buckets(fragments[number : number + step], paths[-1], _Timer())
     try:
         with timer:
-            tables = [HashTable(_FILES, part) for part in paths]
+            tables = [HashTable(LOCAL, part) for part in paths]
             return merge_hash_tables(tables, _FILES, path)
     finally:
         for table in tables:

@@ -13,7 +13,6 @@ from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import xxhash
 
 from bench.cold import bytes_read, peak_bytes
@@ -21,6 +20,7 @@ from bench.scale import Index, ScaleResult, keys_of
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.table import IndexTable
 from zonebloom.index.zone_bloom.rows import read_row_table
+from zonebloom.storage.store import LOCAL
 
 _BATCH_SECONDS = 2.0
 # Hashes that are looked up together. Filters test each in every zone.
@@ -30,7 +30,7 @@ _TABLE_BATCH = 4096
 def _open(index: Index) -> IndexTable:
     """Open an index: the whole file of filters, or the end of a file of a hash index."""
     open_index = read_row_table if index.layout == "table" else HashTable
-    return open_index(pafs.LocalFileSystem(), index.path, index.num_bytes, index.checksum)
+    return open_index(LOCAL, index.path, index.num_bytes, index.checksum)
 
 
 def _find_one(table: IndexTable, key_hash: int) -> np.ndarray:

@@ -157,11 +157,10 @@ def at_most_rows(ds: zb.Dataset, filter: Any) -> set[int]:
 
 def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
     """Return the segments of an index, read from disk."""
-    local = pafs.LocalFileSystem()
-    catalog = Catalog(local, ds.index_dir)
+    catalog = Catalog(pafs.LocalFileSystem(), ds.index_dir)
     return [
         read_row_table(
-            local,
+            catalog.store,
             catalog.path(segment.name, "bloomfilter.arrow"),
             segment.num_bytes,
             segment.checksum,

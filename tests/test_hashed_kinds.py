@@ -25,7 +25,7 @@ from seams import replace_function, set_constant
 import zonebloom as zb
 from zonebloom.building import builder, segments
 from zonebloom.building.tasks import split_into_tasks
-from zonebloom.catalog import version_log
+from zonebloom.catalog.names import VERSIONS
 from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import (
     CorruptIndex,
@@ -34,6 +34,7 @@ from zonebloom.errors import (
     SchemaMismatch,
     StaleIndexWarning,
 )
+from zonebloom.storage import local_files
 
 ITEMS = 16
 ROWS = 700
@@ -320,10 +321,14 @@ def test_a_dataset_that_was_opened_earlier_can_refresh(folder):
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
 def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
-    def fail(folder):
-        raise failure
+    sync_path = local_files.sync_path
 
-    replace_function(monkeypatch, version_log, "sync_path", fail)
+    def fail(path):
+        if path.endswith(VERSIONS):
+            raise failure
+        sync_path(path)
+
+    replace_function(monkeypatch, local_files, "sync_path", fail)
     try:
         build(folder, "BLOOMFILTER", ["id"])
     except KeyboardInterrupt:

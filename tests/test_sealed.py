@@ -34,12 +34,13 @@ from zonebloom.errors import (
     StaleIndexWarning,
 )
 from zonebloom.storage.encryption import (
+    DecryptingStore,
     EncryptingStream,
     FileCipher,
-    decrypting_filesystem,
     open_random_access,
 )
 from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.store import store_of
 
 KEY = bytes(range(32))
 KEYS = zb.Encryption("key one", {"key one": KEY})
@@ -108,9 +109,9 @@ def test_an_encrypted_file_follows_the_format_and_reads_as_its_data(size, key_id
     filesystem.create_dir("/index/segments/a%")
     with filesystem.open_output_stream("/index/segments/a%/file") as sink:
         sink.write(stored)
-    view = decrypting_filesystem(filesystem, cipher)
+    view = DecryptingStore(store_of(filesystem), cipher)
     path = "/index/segments/a%/file"
-    assert view.get_file_info(path).size == size
+    assert view.read_whole(path, size) == content
     file = open_random_access(view, path, ReadCounter(), None)
     assert file.num_bytes == size
     edges = data.draw(st.lists(st.tuples(st.integers(0, size), st.integers(0, size)), max_size=5))
@@ -125,14 +126,13 @@ def test_an_encrypted_file_follows_the_format_and_reads_as_its_data(size, key_id
 def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     content = random.Random(size).randbytes(size)
     cipher = FileCipher(str(tmp_path), KEYS)
-    view = decrypting_filesystem(pafs.LocalFileSystem(), cipher)
+    view = DecryptingStore(store_of(pafs.LocalFileSystem()), cipher)
     path = str(tmp_path / "file")
     with closing(EncryptingStream(open(path, "wb"), cipher, path)) as sink:
         for start in range(0, size, 1000):
             sink.write(content[start : start + 1000])
     assert by_the_book(KEY, "key one", "file", Path(path).read_bytes()) == content
-    with view.open_input_file(path) as file:
-        assert file.read() == content
+    assert view.read_whole(path, size) == content
     at_random = open_random_access(view, path, ReadCounter(), None)
     rng = np.random.default_rng(size)
     offsets = rng.integers(0, size + 1, 20)

@@ -16,8 +16,7 @@ from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import NoFragments, SourceError
-from zonebloom.sources import table_folders
-from zonebloom.storage.files import folder_info
+from zonebloom.storage.store import LocalStore
 
 DAYS = ["2024-05-01", "2024-05-02", None]
 
@@ -187,13 +186,13 @@ def test_a_local_folder_is_searched_for_tables_by_its_listing(tmp_path, monkeypa
         folder = tmp_path / "data" / f"{partition}{number}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"id": [number]}), folder / "0.parquet")
-    looked_at = []
+    looked_at, is_folder = [], LocalStore.is_folder
 
-    def noted(filesystem, path):
+    def noted(store, path):
         looked_at.append(path)
-        return folder_info(filesystem, path)
+        return is_folder(store, path)
 
-    replace_function(monkeypatch, table_folders, "folder_info", noted)
+    replace_function(monkeypatch, LocalStore, "is_folder", noted)
     assert len(zb.dataset(tmp_path / "data").files) == 20
     # The folders above are not listed.
     assert not [path for path in looked_at if os.path.dirname(path) > str(tmp_path / "data")]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS, num_cores, thread_pool
+from zonebloom.base.threads import thread_pool
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import Predicate
 from zonebloom.scan.opened import OpenedDataset
@@ -23,7 +23,6 @@ from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_addresses
 from zonebloom.scan.recheck import Columns, gather, project
 from zonebloom.scan.scanner import Scanner
-from zonebloom.storage.files import is_local
 
 if TYPE_CHECKING:
     import polars as pl
@@ -46,10 +45,9 @@ RowsLike: TypeAlias = Sequence[int] | np.ndarray | pa.Array | pa.ChunkedArray | 
 
 def count_all_rows(opened: OpenedDataset) -> int:
     """Return the number of rows without reading them, by the metadata of the files."""
-    snapshot, filesystem = opened.look_at_all_files(), opened.source.filesystem
+    snapshot = opened.look_at_all_files()
     fragments = snapshot.fragments
-    num_threads = num_cores() if is_local(filesystem) else REMOTE_THREADS
-    with thread_pool(num_threads) as pool:
+    with thread_pool(opened.source.store.num_threads) as pool:
         num_stored = sum(pool.map(snapshot.count_rows_in_file, fragments))
     return num_stored - sum(len(file.fragment.deleted_rows) for file in fragments)
 

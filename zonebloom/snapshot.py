@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS, num_cores, thread_pool
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
@@ -256,7 +256,7 @@ class Snapshot:
         if len(to_check) == 1:
             check(to_check[0])
         elif to_check:
-            with thread_pool(num_cores() if self.source.is_local else REMOTE_THREADS) as pool:
+            with thread_pool(self.source.store.num_threads) as pool:
                 for _ in pool.map(check, to_check):
                     pass
 

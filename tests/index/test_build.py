@@ -31,7 +31,8 @@ from zonebloom.index.zone_bloom.rows import RowTable, read_row_table
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.files import FileIdentity, content_digest, identities
+from zonebloom.storage.files import FileIdentity, content_digest
+from zonebloom.storage.store import identities, store_of
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -73,7 +74,8 @@ def segment_path(task: TrainTask) -> Path:
 
 def table_of(task: TrainTask, trained: Any) -> RowTable:
     (segment,) = trained.segments
-    return read_row_table(LOCAL, str(segment_path(task)), segment.num_bytes, segment.checksum)
+    path, store = str(segment_path(task)), store_of(LOCAL)
+    return read_row_table(store, path, segment.num_bytes, segment.checksum)
 
 
 @pytest.mark.parametrize("arrow_type", [pa.int64(), pa.string()], ids=str)

@@ -24,7 +24,6 @@ from seams import replace_function, set_constant
 from zonebloom.catalog import store as catalog_module
 from zonebloom.catalog import vacuum as vacuum_module
 from zonebloom.catalog import version_log as log_module
-from zonebloom.catalog.folder import NewFile, write_atomically
 from zonebloom.catalog.fragment_table import (
     LISTING_SCHEMA,
     FragmentTable,
@@ -50,6 +49,7 @@ from zonebloom.errors import (
     SourceError,
 )
 from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.local_files import NewFile
 
 LOCAL = pafs.LocalFileSystem()
 # Prefixes of segment names, as builds create them.
@@ -89,11 +89,8 @@ class Filled(Catalog):
                     path = self.path(segment.name, "bloomfilter.arrow")
                     if self.filesystem.get_file_info(path).size == segment.num_bytes:
                         continue
-                    if isinstance(self.filesystem, pafs.LocalFileSystem):
-                        # Concurrent writers of a test share the name, unlike builds.
-                        write_atomically(path, bytes(segment.num_bytes), os.replace)
-                    else:
-                        self.write(path, bytes(segment.num_bytes))
+                    # Concurrent writers of a test share the name, unlike builds.
+                    self.store.replace(path, bytes(segment.num_bytes))
             return version
 
         return super().commit(filled)

@@ -28,6 +28,7 @@ from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.index.zone_map.table import read_zone_map
 from zonebloom.parquet.page_map import PageMap
 from zonebloom.storage import random_access
+from zonebloom.storage.store import store_of
 
 READERS = {
     "bloomfilter.arrow": lambda buffer: RowTable(buffer, "it"),
@@ -232,7 +233,7 @@ def test_no_field_of_a_document_stops_a_query_or_loses_a_row(tmp_path):
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_file_that_was_never_opened_is_forgotten_without_an_error(tmp_path):
     with pytest.raises(CorruptIndex):
-        HashTable(pafs.LocalFileSystem(), str(tmp_path / "missing"))
+        HashTable(store_of(pafs.LocalFileSystem()), str(tmp_path / "missing"))
     gc.collect()
 
 

@@ -26,9 +26,9 @@ from zonebloom.storage.files import (
     WHOLE_BYTES,
     FileIdentity,
     content_digest,
-    identities,
     is_at_rest,
 )
+from zonebloom.storage.store import identities
 
 SECOND = 10**9
 SIZES = {"small": 1000, "large": 5 * WHOLE_BYTES}

@@ -29,6 +29,7 @@ from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
 from zonebloom.index.table import WrittenTable
 from zonebloom.sbbf.hashing import Hashes, hash_array
+from zonebloom.storage.store import store_of
 
 LOCAL = pafs.LocalFileSystem()
 GOLDEN_RATIO = 0x9E3779B97F4A7C15
@@ -105,9 +106,9 @@ def write(segment_writer: HashSegmentWriter, rows: Rows, step: int) -> WrittenTa
 def build(path: Path, rows: Rows, step: int = 1 << 16, **options: Any) -> HashTable:
     path.parent.mkdir(exist_ok=True)
     parameters = HashParameters(rows.items, **options)
-    written = write(HashSegmentWriter(LOCAL, LOCAL, str(path), parameters), rows, step)
+    written = write(HashSegmentWriter(LOCAL, store_of(LOCAL), str(path), parameters), rows, step)
     assert written.num_bytes == os.path.getsize(path)
-    return HashTable(LOCAL, str(path), written.num_bytes, written.checksum)
+    return HashTable(store_of(LOCAL), str(path), written.num_bytes, written.checksum)
 
 
 def pairs_of(opened: HashTable, hashes: np.ndarray) -> list[list[int]]:
@@ -332,7 +333,11 @@ def test_a_failed_build_closes_its_file(tmp_path, monkeypatch):
 
     replace_function(monkeypatch, pairs, "sort_packed", fail)
     with pytest.raises(MemoryError):
-        write(HashSegmentWriter(Creator(), LOCAL, str(tmp_path / "x"), HashParameters(16)), rows, 7)
+        write(
+            HashSegmentWriter(Creator(), store_of(LOCAL), str(tmp_path / "x"), HashParameters(16)),
+            rows,
+            7,
+        )
     assert [file.closed for file in files] == [True]
 
 
@@ -419,7 +424,7 @@ def build_all(
 def merged(folder: str | Path, tables: Sequence[HashTable]) -> HashTable:
     path = str(Path(folder, "merged"))
     written = merge_hash_tables(tables, LOCAL, path)
-    return HashTable(LOCAL, path, written.num_bytes, written.checksum)
+    return HashTable(store_of(LOCAL), path, written.num_bytes, written.checksum)
 
 
 @given(

@@ -22,6 +22,7 @@ from zonebloom.building import segments
 from zonebloom.building.segments import compact_indices
 from zonebloom.index.hash import writer
 from zonebloom.index.hash.table import HashTable
+from zonebloom.storage.store import store_of
 
 ROWS, ZONE = 1000, 50
 NUM_FILES = 3
@@ -155,7 +156,7 @@ def test_a_build_deletes_its_temporary_segments(tmp_path, monkeypatch, is_encryp
 
 def positions_to_flip(path: Path, part: str, rng: random.Random) -> Iterator[int]:
     """Yield the position of a byte of every slot, of every piece of the heap, or of a part."""
-    opened = HashTable(pafs.LocalFileSystem(), str(path))
+    opened = HashTable(store_of(pafs.LocalFileSystem()), str(path))
     head = opened.head
     opened.close()
     starts = [8, head.heap_offset, head.null_offset, head.null_offset + head.null_bytes]

@@ -43,6 +43,7 @@ from zonebloom.index.hash.parameters import HashParameters as Parameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
 from zonebloom.sbbf.hashing import hash_array
+from zonebloom.storage.store import store_of
 
 LOCAL = pafs.LocalFileSystem()
 PAGE = ROOT / "docs" / "format.md"
@@ -246,7 +247,7 @@ def open_table(path: Path, data: bytes, damages: list[CorruptIndex] | None = Non
     """Write a file and open it with zonebloom, as a segment of the catalog is opened."""
     path.write_bytes(data)
     report = None if damages is None else damages.append
-    return HashTable(LOCAL, str(path), len(data), segment_checksum(data), report=report)
+    return HashTable(store_of(LOCAL), str(path), len(data), segment_checksum(data), report=report)
 
 
 def zones_of_hashes(table: HashTable, hashes: list[int]) -> list[set[int]]:
@@ -313,7 +314,7 @@ Fragments = dict[int, list[int | None]]
 
 def build(path: Path, fragments: Fragments, parameters: Parameters, part: int = 1000) -> bytes:
     """Return the bytes of a file that zonebloom writes for keys of fragments."""
-    writer = HashSegmentWriter(LOCAL, LOCAL, str(path), parameters)
+    writer = HashSegmentWriter(LOCAL, store_of(LOCAL), str(path), parameters)
     for fragment_id, keys in fragments.items():
         for start in range(0, len(keys), part):
             writer.add(fragment_id, hash_array(pa.array(keys[start : start + part], pa.int64())))
@@ -407,7 +408,7 @@ def test_zonebloom_loses_nothing_in_a_damaged_file(tmp_path, name):
         checksum = segment_checksum(data)
         try:
             table = HashTable(
-                LOCAL, str(tmp_path / "file"), len(data), checksum, report=damages.append
+                store_of(LOCAL), str(tmp_path / "file"), len(data), checksum, report=damages.append
             )
         except CorruptIndex:
             assert position >= file.heap_stop + file.head.null_bytes
@@ -654,7 +655,7 @@ def test_a_forged_size_of_the_tail_is_refused(tmp_path, claimed_bytes):
     with pytest.raises(ValueError):
         HashFile(forged)
     with pytest.raises(CorruptIndex):
-        HashTable(LOCAL, str(tmp_path / "file"), len(forged))
+        HashTable(store_of(LOCAL), str(tmp_path / "file"), len(forged))
 
 
 def test_a_small_stream_is_not_inflated_to_gigabytes(tmp_path):

@@ -22,6 +22,7 @@ from zonebloom.index.zone_bloom.rows import RowTable, RowTableWriter, read_row_t
 from zonebloom.index.zone_bloom.table import FIELDS, table_schema
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import blocks
+from zonebloom.storage.store import store_of
 
 LOCAL = pafs.LocalFileSystem()
 PARAMETERS = ZoneParameters(10, 0.01)
@@ -49,7 +50,8 @@ def written(tmp_path):
 
 
 def opened(path, written_table):
-    return read_row_table(LOCAL, str(path), written_table.num_bytes, written_table.checksum)
+    store = store_of(LOCAL)
+    return read_row_table(store, str(path), written_table.num_bytes, written_table.checksum)
 
 
 def stored(columns, schema=None):
@@ -285,7 +287,7 @@ def test_a_file_that_grew_is_refused(written):
 def test_a_missing_file_is_reported(tmp_path):
     for filesystem in (LOCAL, pafs.SubTreeFileSystem(str(tmp_path), LOCAL)):
         with pytest.raises(CorruptIndex, match=r"cannot open .*build the index again"):
-            read_row_table(filesystem, str(tmp_path / "none"), 100, "")
+            read_row_table(store_of(filesystem), str(tmp_path / "none"), 100, "")
 
 
 # Hostile tables

@@ -40,7 +40,8 @@ from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.sources.discovery import discover_source
 from zonebloom.sources.fragment_rows import open_rows
 from zonebloom.storage import encryption as sealed
-from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.store import identities
 
 ROWS, GROUP, PAGE = 12_000, 5_000, 500
 KEY = b"0123456789abcdef"

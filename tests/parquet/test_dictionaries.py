@@ -30,7 +30,7 @@ from zonebloom.parquet.leaf_type import (
     INT64,
     LeafType,
 )
-from zonebloom.storage.files import identities
+from zonebloom.storage.store import identities
 from zonebloom.values.probe import byte_forms
 
 LOCAL = pafs.LocalFileSystem()

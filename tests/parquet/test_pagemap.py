@@ -23,8 +23,9 @@ from zonebloom.parquet.page_map import (
     PageMapBuilder,
     merge_page_maps,
 )
-from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.store import identities
 
 LEAVES, GROUPS = 3, 4
 LOCAL = pafs.LocalFileSystem()

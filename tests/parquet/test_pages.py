@@ -23,8 +23,9 @@ from parquet.parquet_helpers import (
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.store import identities
 
 LOCAL = pafs.LocalFileSystem()
 

@@ -19,7 +19,7 @@ from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.sources.text_columns import TextColumn
 from zonebloom.storage.file_view import FileView
-from zonebloom.storage.files import identities
+from zonebloom.storage.store import identities
 
 LOCAL = pafs.LocalFileSystem()
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -29,7 +29,8 @@ from zonebloom.sources.source import Fragment
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.storage import file_states
 from zonebloom.storage.file_states import FileStates
-from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, identities
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
+from zonebloom.storage.store import identities
 
 FOLDERS = ["file:/a", "file:/a/b", "file:/a/b/c", "file:/ab", "file:/d"]
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import CountingFileSystem, touch_later
 
-from zonebloom.storage.files import (
-    FileIdentity,
-    ReadCounter,
-    counting_filesystem,
-    identities,
-    is_local,
-)
+from zonebloom.storage.files import FileIdentity, ReadCounter, counting_filesystem
+from zonebloom.storage.store import ObjectStore, Store, identities, store_of
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -74,7 +70,8 @@ def test_an_identity_has_the_status_of_the_file_and_is_none_if_it_is_missing(tmp
     assert ours[2:] == (status.st_ctime_ns, "", status.st_ino)
 
 
-def test_only_the_local_file_system_is_local():
-    assert is_local(LOCAL)
-    assert not is_local(counting_filesystem(LOCAL, ReadCounter()))
-    assert not is_local(pafs.SubTreeFileSystem("/tmp", LOCAL))
+def test_each_file_system_has_its_store():
+    others = [counting_filesystem(LOCAL, ReadCounter()), pafs.SubTreeFileSystem("/tmp", LOCAL)]
+    assert [type(store_of(filesystem)) for filesystem in others] == [Store, Store]
+    assert type(store_of(pafs.S3FileSystem(anonymous=True, region="us-east-1"))) is ObjectStore
+    assert pickle.loads(pickle.dumps(store_of(LOCAL))) is store_of(LOCAL)

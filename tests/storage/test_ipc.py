@@ -23,8 +23,9 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.sources.ipc_rows import IpcRows
-from zonebloom.storage.files import FileIdentity, ReadCounter, identities
+from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.store import identities
 
 LOCAL = pafs.LocalFileSystem()
 BATCHES, ROWS = 6, 100

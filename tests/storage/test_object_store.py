@@ -20,7 +20,7 @@ from helpers import index_folder
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError, StaleIndexWarning
 from zonebloom.storage import object_store
-from zonebloom.storage.files import identities
+from zonebloom.storage.store import identities
 
 ROWS = 60_000
 

@@ -29,8 +29,8 @@ from zonebloom.errors import (
     StaleIndexWarning,
 )
 from zonebloom.sources.discovery import as_arrow_filesystem
-from zonebloom.storage.files import identities
-from zonebloom.storage.object_store import create_object
+from zonebloom.storage import object_store
+from zonebloom.storage.store import identities, store_of
 
 ROWS = 6_000
 
@@ -233,10 +233,11 @@ def test_only_the_first_of_two_puts_succeeds(bucket, s3):
     stores = [as_arrow_filesystem(MemoryStore()), as_arrow_filesystem(bucket), s3]
     for filesystem in stores:
         path = "lake/versions/1" if filesystem is s3 else "versions/of/store/1"
-        assert create_object(filesystem, path, b"one") is True
-        assert create_object(filesystem, path, b"two") is False
+        store = store_of(filesystem)
+        assert store.put_if_absent(path, b"one")
+        assert not store.put_if_absent(path, b"two")
         # The object is the writer's own, because its request was sent again.
-        assert create_object(filesystem, path, b"one") is True
+        assert store.put_if_absent(path, b"one")
         with filesystem.open_input_file(path) as file:
             assert file.read() == b"one"
 
@@ -261,7 +262,8 @@ def test_a_store_that_ignores_the_condition_is_noticed(heedless):
     heedless.put("a", b"one")
     heedless.put("a", b"two", mode="create", use_multipart=False)
     assert heedless.get("a").bytes() == b"two"
-    assert create_object(as_arrow_filesystem(heedless), "lake/1", b"") is None
+    store = store_of(as_arrow_filesystem(heedless))
+    assert [store.put_if_absent("lake/1", data) for data in (b"1", b"2")] == [True, False]
     put(heedless, "data/a.parquet", 0)
     for name in ("a", "b"):
         ds = zb.dataset("data", filesystem=heedless)
@@ -271,12 +273,14 @@ def test_a_store_that_ignores_the_condition_is_noticed(heedless):
     assert ds.count_rows("id = 7") == 1
 
 
-def test_file_systems_without_a_conditional_put_return_none(s3, endpoint, monkeypatch):
+def test_file_systems_without_a_conditional_put_look_first(s3, endpoint, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     of_a_role = pafs.S3FileSystem(region="us-east-1", endpoint_override=endpoint, scheme="http")
     memory = pafs.PyFileSystem(pafs.FSSpecHandler(MemoryFileSystem()))
-    for filesystem in (of_a_role, memory, pafs.SubTreeFileSystem("lake", s3)):
-        assert create_object(filesystem, "lake/1", b"") is None
+    for filesystem in (memory, pafs.SubTreeFileSystem("lake", s3)):
+        store = store_of(filesystem)
+        assert [store.put_if_absent("lake/1", data) for data in (b"1", b"2")] == [True, False]
+    assert object_store.object_reader(of_a_role, "lake/1") is None
 
 
 # Credentials

@@ -21,8 +21,9 @@ from zonebloom.predicates.ast import And, Equals, Or, Predicate
 from zonebloom.sources import parquet_rows
 from zonebloom.sources.parquet_rows import KnownValues, ParquetRows
 from zonebloom.storage.file_view import FieldNames
-from zonebloom.storage.files import ReadCounter, identities
+from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
+from zonebloom.storage.store import identities
 
 ROWS, GROUP = 4000, 1000
 LOCAL = pafs.LocalFileSystem()

@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from zonebloom.base.threads import num_cores, thread_pool
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.train import FooterCollector
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage
@@ -34,7 +34,7 @@ from zonebloom.parquet.footer import footer_digest
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import REMOTE_THREADS, ReadCounter, content_digest, is_local
+from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 
 # Catalog entries of files that are missing or changed, by size and digest of the footer.
@@ -154,7 +154,7 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
         indices.append((index, columns))
     files = [file for file in files if file.entry.fragment_id not in unusable_ids]
     seen_at = wait_for_rest(file.entry.identity for file in files)
-    workers = num_cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
+    workers = opened.source.store.num_threads
     groups = [files[number::workers] for number in range(workers)]
     with thread_pool(workers) as pool:
         proven_files = [
@@ -215,7 +215,7 @@ def _entry_of_file(
     try:
         with FragmentFile(source.filesystem, path, identity, ReadCounter()) as opened:
             footer = footer_digest(opened.num_bytes, opened.read)
-        digest = content_digest(path) if is_local(source.filesystem) else ""
+        digest = source.store.content_digest(path)
     except (FragmentUnreadable, OSError):
         # The next scan reports why the file cannot be read.
         return None

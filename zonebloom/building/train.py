@@ -51,7 +51,6 @@ from zonebloom.storage.files import (
     digest_of_bytes,
     file_errors,
     is_at_rest,
-    is_local,
     read_whole,
 )
 from zonebloom.storage.random_access import FragmentFile
@@ -145,13 +144,13 @@ def train_task(
 def _wait_for_rest(task: TrainTask, own_file: str) -> int:
     """Wait until the large files of a task are at rest, and return the time by their clock."""
     lag = None
-    if _is_local(task):
+    if _has_digests(task):
         paths = [file.fragment.path for file in task.fragments]
         lag = clock_lag(own_file, paths)
     large_files = (
         file.identity
         for file in task.fragments
-        if not (_is_local(task) and digest_covers_file(file.identity))
+        if not (_has_digests(task) and digest_covers_file(file.identity))
     )
     return wait_for_rest(large_files, lag)
 
@@ -347,7 +346,7 @@ def _is_read_whole(task: TrainTask, fragment: PresentFragment) -> bool:
     The digests of such files cover all of their bytes.
     """
     size = fragment.identity.size
-    return task.source.is_parquet and _is_local(task) and 0 < size <= WHOLE_BYTES
+    return task.source.is_parquet and _has_digests(task) and 0 < size <= WHOLE_BYTES
 
 
 class _Output:
@@ -457,8 +456,8 @@ class FooterCollector:
         return WrittenPageMap(page_map, self._footers, self._hidden_columns)
 
 
-def _is_local(task: TrainTask) -> bool:
-    return not task.source.is_in_memory and is_local(task.source.filesystem)
+def _has_digests(task: TrainTask) -> bool:
+    return not task.source.is_in_memory and task.source.store.has_digests
 
 
 def _digests_of_large_files(task: TrainTask, read_at: int | None = None) -> list[str]:
@@ -467,7 +466,7 @@ def _digests_of_large_files(task: TrainTask, read_at: int | None = None) -> list
     `read_at` is the time when reading begins. With it, files at rest get no digest, because their
     times prove whether they were written later.
     """
-    if not _is_local(task):
+    if not _has_digests(task):
         return [""] * len(task.fragments)
     digests = []
     for file in task.fragments:

@@ -38,12 +38,12 @@ from zonebloom.storage.files import (
     WHOLE_BYTES,
     FileIdentity,
     content_digest,
-    identities,
     is_at_rest,
     rest_ns,
     rests_from,
     written_at,
 )
+from zonebloom.storage.store import store_of
 
 _SECOND = 10**9
 # The clock of a file server may be behind by less than this if it cannot be learnt.
@@ -92,7 +92,7 @@ def unchanged_ids(
     filesystem: pafs.FileSystem, files: Sequence[tuple[str, KnownFragment]]
 ) -> set[int]:
     """Return the ids of the fragments whose files are unchanged. `files` has their paths."""
-    current = identities(filesystem, [path for path, _ in files])
+    current = store_of(filesystem).identities([path for path, _ in files])
     return {
         entry.fragment_id
         for (path, entry), identity in zip(files, current, strict=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from zonebloom.catalog.place import default_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import SourceError
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import is_local
 from zonebloom.storage.object_store import path_in
 
 if TYPE_CHECKING:
@@ -24,8 +22,7 @@ def locate_catalog(
     Every way to open a dataset calls this. The returned source identifies its files as the catalog
     does: by paths below their common folder, or by whole paths.
     """
-    if is_local(source.filesystem):
-        source = source.with_absolute_paths()
+    source = source.with_absolute_paths()
     if index_dir is None and source.root in ("", "/"):
         raise SourceError(
             "the files share no folder except the root, which cannot hold their index; "
@@ -34,11 +31,9 @@ def locate_catalog(
     default_folder = default_folder_of(source)
     if index_dir is None:
         return source, Catalog(source.filesystem, default_folder, encryption)
-    folder = path_in(source.filesystem, index_dir)
-    if is_local(source.filesystem):
-        folder = os.path.abspath(folder)
-    folder = folder.rstrip("/")
-    if _is_same_folder(source, folder, default_folder):
+    store = source.store
+    folder = store.absolute_path(path_in(source.filesystem, index_dir)).rstrip("/")
+    if store.resolve(folder) == store.resolve(default_folder):
         return source, Catalog(source.filesystem, default_folder, encryption)
     # Several datasets may share the folder, so use whole paths as keys: file names may repeat.
     return source.with_paths_as_keys(), Catalog(source.filesystem, folder, encryption)
@@ -47,9 +42,3 @@ def locate_catalog(
 def default_folder_of(source: Source) -> str:
     """Return the default folder for the index of a dataset."""
     return default_index_folder(source.filesystem, source.root, source.is_table_snapshot)
-
-
-def _is_same_folder(source: Source, folder: str, other: str) -> bool:
-    if not is_local(source.filesystem):
-        return folder == other
-    return os.path.realpath(folder) == os.path.realpath(other)

@@ -11,16 +11,13 @@ the data folder cannot hold it: at the root of a bucket or of a volume, and in f
 
 from __future__ import annotations
 
-import os
 import posixpath
-import stat
 
 import pyarrow.fs as pafs
 
-from zonebloom.storage.files import is_local
-from zonebloom.storage.object_store import obstore_handler
 from zonebloom.storage.paths import folders_above
 from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
+from zonebloom.storage.store import store_of
 
 
 def default_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> str:
@@ -43,35 +40,18 @@ def default_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool 
 
 
 def _folder_beside(filesystem: pafs.FileSystem, root: str) -> str | None:
-    parent = os.path.realpath(root) if is_local(filesystem) else root.rstrip("/")
+    store = store_of(filesystem)
+    parent = store.resolve(root)
     below: list[str] = []
     while not below or "=" in below[0]:
-        if is_local(filesystem) and os.path.ismount(parent):
+        if store.is_mount(parent):
             # The index must stay on the volume, which may be mounted elsewhere later.
             return None
         parent, name = posixpath.split(parent)
         below.insert(0, name)
-    # The first part of a path in a PyArrow object store is a bucket, which must not be created.
-    has_bucket = obstore_handler(filesystem) is None and not isinstance(
-        filesystem, pafs.SubTreeFileSystem
-    )
-    if not below[0] or (has_bucket and not parent.strip("/")) or _is_sticky(filesystem, parent):
+    if not below[0] or not store.may_hold_index(parent):
         return None
     return posixpath.join(parent, INDEX_FOLDER, *below)
-
-
-def _is_sticky(filesystem: pafs.FileSystem, folder: str) -> bool:
-    """Return whether a local folder has the sticky bit, as /tmp has.
-
-    In such a folder, another user could create an index that hides rows, and the owner of the data
-    could not delete it.
-    """
-    if not is_local(filesystem):
-        return False
-    try:
-        return bool(os.stat(folder).st_mode & stat.S_ISVTX)
-    except OSError:
-        return False
 
 
 def root_of_index(filesystem: pafs.FileSystem, path: str, folder: str) -> str | None:

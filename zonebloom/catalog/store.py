@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,15 +33,10 @@ from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.base.version import NewerFormat
 from zonebloom.catalog.folder import (
     MissingIndexFile,
-    NewFile,
     delete_segment,
     find_missing_file,
-    list_folder,
     read_file,
-    require_no_link,
-    sync_files,
     wrapping_write_errors,
-    write_atomically,
 )
 from zonebloom.catalog.fragment_table import ListingKeys
 from zonebloom.catalog.model import Listing, Version
@@ -63,11 +57,12 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotUsedWarning,
 )
-from zonebloom.storage.files import OutputStream, is_folder, is_local, read_whole_file
+from zonebloom.storage.files import OutputStream
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
+from zonebloom.storage.store import store_of
 
 if TYPE_CHECKING:
-    from zonebloom.storage.encryption import Encryption, FileCipher
+    from zonebloom.storage.encryption import Encryption, FileCipher, IndexStore
 
 _MAX_TRIES = 16
 
@@ -86,24 +81,26 @@ class Catalog:
     Attributes
     ----------
     filesystem : pyarrow.fs.FileSystem
-        The file system with the stored bytes, which are encrypted if the index is.
-    decrypted_filesystem : pyarrow.fs.FileSystem
-        The same file system with decrypted bytes.
+    store : Store
+        The store of the file system, with the stored bytes, which are encrypted if the index is.
+    decrypted_store : Store or DecryptingStore
+        The same store with decrypted bytes.
     """
 
     def __init__(
         self, filesystem: pafs.FileSystem, folder: str, encryption: Encryption | None = None
     ):
         self.filesystem = filesystem
+        self.store = store_of(filesystem)
         self.folder = folder
         self.encryption = encryption
         self._cipher: FileCipher | None = None
-        self.decrypted_filesystem: pafs.FileSystem = filesystem
+        self.decrypted_store: IndexStore = self.store
         if encryption is not None:
-            from zonebloom.storage.encryption import FileCipher, decrypting_filesystem
+            from zonebloom.storage.encryption import DecryptingStore, FileCipher
 
             self._cipher = FileCipher(folder, encryption)
-            self.decrypted_filesystem = decrypting_filesystem(filesystem, self._cipher)
+            self.decrypted_store = DecryptingStore(self.store, self._cipher)
         self._versions = posixpath.join(folder, VERSIONS)
         # The last document that was read or written, with the version it describes.
         self._last: tuple[bytes, Version] | None = None
@@ -119,7 +116,7 @@ class Catalog:
     def _log(self) -> VersionLog:
         # Do not store the log. It refers to a method of the catalog, and the reference cycle would
         # keep both in memory until Python collects garbage.
-        return VersionLog(self.filesystem, self._versions)
+        return VersionLog(self.store, self._versions)
 
     def path(self, segment: str, file: str) -> str:
         return posixpath.join(self.folder, SEGMENTS, segment, file)
@@ -129,14 +126,7 @@ class Catalog:
 
         The stream encrypts what is written if the index is encrypted.
         """
-        if is_local(self.filesystem):
-            # A link in the place of a folder would lead elsewhere.
-            for folder in (posixpath.dirname(posixpath.dirname(path)), posixpath.dirname(path)):
-                require_no_link(folder)
-            stream = NewFile(path)
-        else:
-            self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
-            stream = self.filesystem.open_output_stream(path, compression=None)
+        stream = self.store.create_file(path)
         if self._cipher is None:
             return stream
         from zonebloom.storage.encryption import EncryptingStream
@@ -145,7 +135,7 @@ class Catalog:
 
     def read(self, path: str, num_bytes: int, checksum: str) -> pa.Buffer:
         """Read and decrypt a file. Raise `CorruptIndex` if its size or XXH3-64 is wrong."""
-        return read_file(self.decrypted_filesystem, path, num_bytes, checksum)
+        return read_file(self.decrypted_store, path, num_bytes, checksum)
 
     def write(self, path: str, data: Any) -> tuple[int, str]:
         """Write a file of the index. Return the size and the XXH3-64 of the data."""
@@ -210,7 +200,7 @@ class Catalog:
         """Warn once that an index in a default folder was deleted, if its data still exists."""
         self.forget()
         data = data_folder_of(self.folder)
-        if data is not None and is_folder(self.filesystem, data):
+        if data is not None and self.store.is_folder(data):
             warn(
                 IndexNotUsedWarning(
                     f"the index in {self.folder} is gone since it was last read, as when Spark "
@@ -248,9 +238,8 @@ class Catalog:
             before, named = self.referenced_files(latest), self.referenced_files(version)
             new = {path: size for path, size in named.items() if path not in before}
             self._require_committable(new, latest.segments_to_delete)
-            if is_local(self.filesystem):
-                sync_files(new.keys() - synced_paths)
-                synced_paths |= new.keys()
+            self.store.sync(new.keys() - synced_paths)
+            synced_paths |= new.keys()
             try:
                 committed = self._create(version, latest)
             except FileNotFoundError:
@@ -272,7 +261,7 @@ class Catalog:
         self, files: Mapping[str, int], segments_to_delete: Iterable[str]
     ) -> None:
         """Raise `CommitConflict` if a file is missing, or its segment is marked for deletion."""
-        path = find_missing_file(self.decrypted_filesystem, files)
+        path = self._find_missing_file(files)
         for name in segments_to_delete:
             path = path or next((file for file in files if file.split("/")[-2] == name), None)
         if path is not None:
@@ -285,11 +274,14 @@ class Catalog:
     def is_damaged(self, version: Version) -> bool:
         """Return whether a version is the newest, and some of its files are missing."""
         is_newest = self.latest(for_writing=True).number == version.number
-        return (
-            is_newest
-            and find_missing_file(self.decrypted_filesystem, self.referenced_files(version))
-            is not None
-        )
+        return is_newest and self._find_missing_file(self.referenced_files(version)) is not None
+
+    def _find_missing_file(self, files: Mapping[str, int]) -> str | None:
+        if self._cipher is not None:
+            from zonebloom.storage.encryption import encrypted_size
+
+            files = {path: encrypted_size(size) for path, size in files.items()}
+        return find_missing_file(self.store, files)
 
     def _is_in_use(
         self, version: Version, change: Callable[[Version], Version], new: Mapping[str, int]
@@ -330,7 +322,7 @@ class Catalog:
         starts = tuple(prefixes)
         base = posixpath.join(self.folder, SEGMENTS)
         try:
-            infos = list_folder(self.filesystem, base)
+            infos = self.store.list_index_folder(base)
             infos = [info for info in infos if info.base_name.startswith(starts)]
             named = self.latest(for_writing=True).segment_names if infos else set()
         except (CatalogError, OSError) as error:
@@ -339,7 +331,7 @@ class Catalog:
         for info in infos:
             try:
                 if info.base_name not in named:
-                    delete_segment(self.filesystem, info.path)
+                    delete_segment(self.store, info.path)
             except (CatalogError, OSError) as error:
                 failure = error
         # If a first build fails, it should leave no folder behind.
@@ -347,17 +339,13 @@ class Catalog:
         return failure
 
     def remove_empty_folders(self) -> None:
-        if not is_local(self.filesystem):
-            return
         folder, shared = self.folder.rstrip("/"), shared_folder_of(self.folder)
         folders = [posixpath.join(folder, "segments"), folder]
         # The folders of partitions lie between the shared folder and this one.
         while shared is not None and folder != shared:
             folder = posixpath.dirname(folder)
             folders.append(folder)
-        for path in folders:
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+        self.store.remove_empty_folders(folders)
 
     def _numbers(self) -> list[int]:
         try:
@@ -376,11 +364,8 @@ class Catalog:
             # Use a unique name, so that a version always refers to the bytes it was made with.
             name = f"{version.number:020d}-{uuid.uuid4().hex[:16]}.arrow"
             path = posixpath.join(self._versions, name)
-            if is_local(self.filesystem):
-                stored = data if self._cipher is None else self._cipher.encrypt(path, data)
-                write_atomically(path, stored, os.replace)
-            else:
-                self.write(path, data)
+            stored = data if self._cipher is None else self._cipher.encrypt(path, data)
+            self.store.replace(path, stored)
             checksum = xxhash.xxh3_64_hexdigest(data)
             listings += (Listing(name, len(data), checksum, tuple(added)),)
         committed = replace(version, listings=listings)
@@ -486,7 +471,7 @@ class Catalog:
         def read(reference: Any) -> tuple[Listing, pa.Table]:
             name, num_bytes, checksum = _listing_reference(reference)
             path = posixpath.join(self._versions, name)
-            data = read_whole_file(self.decrypted_filesystem, path, num_bytes)
+            data = self.decrypted_store.read_whole(path, num_bytes)
             if xxhash.xxh3_64_hexdigest(data) != checksum:
                 raise ValueError("the checksum of its fragments does not match")
             fragments = decode_listing(data)
@@ -494,7 +479,7 @@ class Catalog:
 
         if len({reference["file"] for reference in references}) < len(references):
             raise ValueError("it names a listing twice")
-        if is_local(self.filesystem):
+        if not self.store.has_round_trips:
             listings = list(map(read, references))
         else:
             with thread_pool(REMOTE_THREADS) as pool:

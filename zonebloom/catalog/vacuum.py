@@ -11,7 +11,6 @@ kept. If it commits later, its commit fails.
 from __future__ import annotations
 
 import errno
-import os
 import posixpath
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -23,17 +22,14 @@ import pyarrow.fs as pafs
 from zonebloom.base.threads import REMOTE_THREADS, map_in_order, thread_pool
 from zonebloom.catalog.folder import (
     MissingIndexFile,
-    delete_file,
     delete_segment,
     is_own_file,
-    list_folder,
     wrapping_write_errors,
 )
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_segment_name, is_version_file_name
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, EncryptedIndex
-from zonebloom.storage.files import is_local
 
 # Segments older than this cannot belong to a running build.
 LONGEST_BUILD = timedelta(days=1)
@@ -75,18 +71,17 @@ def vacuum_catalog(catalog: Catalog, older_than: timedelta) -> Vacuumed:
 
 
 def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
-    filesystem = catalog.filesystem
+    store = catalog.store
     now = datetime.now(UTC)
     # The calendar begins in the year 1.
     keep_since = now - min(older_than, now - datetime.min.replace(tzinfo=UTC))
     segments_folder, versions_folder = (
         posixpath.join(catalog.folder, name) for name in (SEGMENTS, VERSIONS)
     )
-    if is_local(filesystem):
-        links = tuple(filter(os.path.islink, (segments_folder, versions_folder)))
-        if links:
-            # A link may lead to another index, whose versions are not known here.
-            return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
+    links = tuple(filter(store.is_link, (segments_folder, versions_folder)))
+    if links:
+        # A link may lead to another index, whose versions are not known here.
+        return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
     # List the segments before reading the newest version. Segments that are written later cannot be
     # in that version, so they must not be in the list.
     segments, foreign_infos = _split(catalog, segments_folder, _is_segment)
@@ -144,7 +139,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         for info in inside:
             if (folder.base_name, info.base_name) not in names:
                 num_bytes += info.size or 0
-                delete_file(filesystem, info.path)
+                store.delete_file(info.path)
     only_newest_is_kept = not documents
     if may_be_in_use:
         newest = _mark_for_deletion(catalog, orphans, {folder.base_name for folder in segments})
@@ -166,7 +161,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         if is_past and _is_older(file, keep_since):
             num_bytes += file.size or 0
             num_versions += file.base_name.endswith(".json")
-            delete_file(filesystem, file.path)
+            store.delete_file(file.path)
     return Vacuumed(num_versions, len(deleted), num_bytes, foreign)
 
 
@@ -235,7 +230,7 @@ def _delete_orphan(catalog: Catalog, path: str) -> bool:
     """Delete a segment. Return False if it is left to another vacuum."""
     for _ in range(_MAX_DELETE_TRIES):
         try:
-            delete_segment(catalog.filesystem, path)
+            delete_segment(catalog.store, path)
         except FileNotFoundError:
             # Another vacuum has deleted it.
             return False
@@ -252,7 +247,7 @@ def _split(
     catalog: Catalog, folder: str, is_own: Callable[[pafs.FileInfo], bool]
 ) -> tuple[list[pafs.FileInfo], list[pafs.FileInfo]]:
     """List a folder. Return the entries that belong to the index, and the foreign ones."""
-    infos = list_folder(catalog.filesystem, folder)
+    infos = catalog.store.list_index_folder(folder)
     return [info for info in infos if is_own(info)], [info for info in infos if not is_own(info)]
 
 

@@ -12,7 +12,6 @@ takes the document in one request. In other stores, only one writer may work at 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import posixpath
@@ -26,17 +25,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.base.version import FORMAT_VERSION, NewerFormat
-from zonebloom.catalog.folder import (
-    NewFile,
-    sync_path,
-    write_atomically,
-)
-from zonebloom.storage.files import forget_listings, is_local, read_whole_file
-from zonebloom.storage.object_store import create_object
+from zonebloom.storage.store import Store
 
 _DOCUMENT = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
@@ -48,8 +40,6 @@ _END = b"}\n"
 # Seconds after which a document that is not complete is taken for the remains of a killed writer.
 _WRITE_SECONDS = 2.0
 _WAIT_SECONDS = 0.05
-# The errors of file systems without hard links, such as exFAT, SMB and many FUSE mounts.
-_NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _DOCUMENT_NAME = re.compile(r"(\d{20})\.json")
 
 
@@ -58,45 +48,20 @@ class VersionLog:
 
     Parameters
     ----------
-    filesystem : pyarrow.fs.FileSystem
+    store : Store
     folder : str
     """
 
-    def __init__(
-        self,
-        filesystem: pafs.FileSystem,
-        folder: str,
-    ):
-        self._filesystem = filesystem
+    def __init__(self, store: Store, folder: str):
+        self._store = store
         self._folder = folder
 
     def path(self, number: int) -> str:
         return posixpath.join(self._folder, f"{number:020d}.json")
 
     def numbers(self) -> list[int]:
-        matches = map(_DOCUMENT_NAME.fullmatch, self._list_names())
+        matches = map(_DOCUMENT_NAME.fullmatch, self._store.names_in(self._folder))
         return sorted(int(match[1]) for match in matches if match)
-
-    def _list_names(self) -> list[str]:
-        if not is_local(self._filesystem):
-            return [info.base_name for info in self._list_folder()]
-        # PyArrow looks at every file after listing the folder, and leaves out those that are
-        # deleted meanwhile. If a vacuum deletes the only version that was listed after a newer one
-        # was committed, the folder would seem to have no version.
-        try:
-            return os.listdir(self._folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-
-    def _list_folder(self) -> list[pafs.FileInfo]:
-        selector = pafs.FileSelector(self._folder, allow_not_found=True)
-        # A fsspec file system may have cached a listing from before another writer's commit.
-        forget_listings(self._filesystem)
-        for _ in range(2):
-            # PyArrow looks at the folder twice, and fails if it is created in between.
-            with contextlib.suppress(FileNotFoundError):
-                return self._filesystem.get_file_info(selector)
-        return self._filesystem.get_file_info(selector)
 
     def read(self, number: int) -> Any:
         """Return the content of a document.
@@ -121,7 +86,7 @@ class VersionLog:
 
     def document(self, number: int) -> bytes:
         """Return the bytes of a document. Documents of two writers never have equal bytes."""
-        data = read_whole_file(self._filesystem, self.path(number), MAX_DOCUMENT_BYTES)
+        data = self._store.read_whole(self.path(number), MAX_DOCUMENT_BYTES)
         return data.to_pybytes()
 
     def wait_for_writer(self, number: int) -> None:
@@ -129,52 +94,14 @@ class VersionLog:
         path = self.path(number)
         # The document may be deleted meanwhile, or be damaged. The caller's read will tell.
         with contextlib.suppress(OSError):
-            while is_local(self._filesystem) and not self.document(number).endswith(_END):
+            while self._store.shows_unfinished_files and not self.document(number).endswith(_END):
                 if not 0 <= time.time() - os.stat(path).st_mtime < _WRITE_SECONDS:
                     return
                 time.sleep(_WAIT_SECONDS)
 
     def create(self, number: int, document: bytes) -> bool:
-        """Write a document made by `encode_document`. Return False if its number is taken.
-
-        In a store without a conditional put, a document that another writer creates at the same
-        time is overwritten.
-        """
-        path = self.path(number)
-        if not is_local(self._filesystem):
-            self._filesystem.create_dir(self._folder, recursive=True)
-            is_made = create_object(self._filesystem, path, document)
-            if is_made is None and (is_made := number not in self.numbers()):
-                with self._filesystem.open_output_stream(path) as sink:
-                    sink.write(document)
-            return is_made
-        try:
-            is_made = write_atomically(path, document, os.link)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            is_made = self._create_exclusively(path, document)
-        if not is_made:
-            return False
-        with contextlib.suppress(OSError):
-            sync_path(self._folder)
-        return True
-
-    def _create_exclusively(self, path: str, document: bytes) -> bool:
-        try:
-            file = NewFile(path)
-        except FileExistsError:
-            return False
-        try:
-            with file:
-                file.write(document)
-                file.sync()
-        except BaseException:
-            # If the deletion fails, others skip what is there, because its checksum is wrong.
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            raise
-        return True
+        """Write a document made by `encode_document`. Return False if its number is taken."""
+        return self._store.put_if_absent(self.path(number), document)
 
 
 def utc_now() -> str:

@@ -38,7 +38,6 @@ from zonebloom.index.table import IndexTable, ValueTable, ZoneRuns
 from zonebloom.index.zone_map.table import read_zone_map, zone_map_schema
 from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
-from zonebloom.storage.files import is_local
 from zonebloom.values.probe import Probe
 
 if TYPE_CHECKING:
@@ -88,9 +87,9 @@ class LoadedIndex:
         return sum(table.loaded_bytes for table in self._tables or ())
 
     @property
-    def is_local(self) -> bool:
-        """True if the files of the index are local, as those of the data usually are too."""
-        return is_local(self._catalog.filesystem)
+    def has_round_trips(self) -> bool:
+        """Whether files of the index, and usually of the data, are on a server."""
+        return self._catalog.store.has_round_trips
 
     @cached_property
     def rule(self) -> KeyRule:
@@ -185,7 +184,7 @@ class LoadedIndex:
             return []
         open_or_error = partial(self._open_or_error, self._kind)
         segments = self.entry.segments
-        if len(segments) < 2 or is_local(self._catalog.filesystem):
+        if len(segments) < 2 or not self.has_round_trips:
             results = list(map(open_or_error, segments))
         else:
             with thread_pool(REMOTE_THREADS) as pool:
@@ -358,7 +357,7 @@ class IndexView:
     def _pays_to_search(self, num_keys: int, excluded: float) -> bool:
         """Return whether looking up keys takes less time than reading the zones they exclude."""
         zone_rows = self.index.entry.number_of_items
-        rows_per_check = _ROWS_PER_CHECK if self.index.is_local else _REMOTE_ROWS_PER_CHECK
+        rows_per_check = _REMOTE_ROWS_PER_CHECK if self.index.has_round_trips else _ROWS_PER_CHECK
         cost = min(num_keys * rows_per_check / zone_rows, _MAX_SEARCH_COST)
         # All keys are looked up in an excluded zone, and half of them on average in another one.
         return excluded * (1 - cost) > (1 - excluded) * cost / 2
@@ -377,7 +376,7 @@ class IndexView:
         if len(tables) == 1:
             return (tables[0].find(hashes),)
         is_in_memory = all(table.loaded_bytes >= table.num_bytes for table in tables)
-        if is_in_memory or self.index.is_local or not tables:
+        if is_in_memory or not self.index.has_round_trips or not tables:
             return [table.find(hashes) for table in tables]
         with thread_pool(min(REMOTE_THREADS, len(tables))) as pool:
             results = list(pool.map(lambda table: call_collecting(table.find, hashes), tables))

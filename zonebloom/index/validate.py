@@ -17,7 +17,6 @@ from zonebloom.index.table import IndexTable
 from zonebloom.index.validate_rows import RowValidation
 from zonebloom.parquet.page_map import PageMap
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import identities
 
 DEFAULT_SAMPLE = 16
 
@@ -109,7 +108,7 @@ def _changed_and_deleted(
     gone += [f"fragment {i}" for i in sorted(forgotten)]
     # These files are not in the dataset, which may be a selection of the indexed files.
     paths = [source.path_of(indexed.key) for indexed in unlisted]
-    current = identities(source.filesystem, paths)
+    current = source.store.identities(paths)
     for indexed, path, identity in zip(unlisted, paths, current, strict=True):
         if identity is None:
             gone.append(indexed.key)

@@ -23,7 +23,6 @@ import pyarrow.fs as pafs
 from zonebloom.base.arrays import copied_slices, from_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges, ranges_of_rows
 from zonebloom.base.threads import (
-    REMOTE_THREADS,
     OrderedTasks,
     map_in_order,
     num_cores,
@@ -49,7 +48,6 @@ from zonebloom.sources.source import Source, require_all_rows, stated_row_count
 from zonebloom.storage.files import (
     ReadCounter,
     counting_filesystem,
-    is_local,
     is_python_filesystem,
 )
 
@@ -110,7 +108,7 @@ class Execution:
         self._request = request
         self._is_counted = counter is not None
         self._counter = counter or ReadCounter()
-        self._is_local = source.is_local
+        self._has_round_trips = source.store.has_round_trips
         self._lock = threading.Lock()
         self._key_tests = None if request.predicate is None else KeyTests(request.predicate)
         names = source.schema.names
@@ -169,7 +167,7 @@ class Execution:
             Before the last rows are yielded, if the file changed since the plan was made.
         """
         if plan.rows is not None:
-            is_parallel = self._is_local and self._source.is_parquet
+            is_parallel = not self._has_round_trips and self._source.is_parquet
             if is_parallel and len(plan.rows) >= _MIN_THREADED_ROWS:
                 with thread_pool(num_cores()) as pool:
                     part = self._open_part(plan, plan.rows, pool)
@@ -298,7 +296,7 @@ class Execution:
     def _lacks_column_keys(self, plans: Sequence[FragmentPlan]) -> bool:
         # An object store needs a request for each footer, and files of one dataset usually have the
         # same encryption. So only the first footer is checked there.
-        checked = plans if self._is_local else plans[:1]
+        checked = plans[:1] if self._has_round_trips else plans
         return any(
             self._source.lacks_column_keys(plan.fragment, self._filesystem) for plan in checked
         )
@@ -307,18 +305,18 @@ class Execution:
 
     def _read_parts(self, plans: list[FragmentPlan]) -> Iterator[Iterable[pa.RecordBatch]]:
         """Return the matching rows of each fragment that is read in part, several in parallel."""
-        if self._is_local:
+        if self._has_round_trips:
+            is_parallel = len(plans) > 1
+        else:
             num_rows = 0
             for plan in plans:
                 num_rows += 0 if plan.rows is None else len(plan.rows)
             is_parallel = num_rows >= _MIN_THREADED_ROWS
-        else:
-            is_parallel = len(plans) > 1
         if not is_parallel:
             return map(self._read_part, plans)
-        if self._is_local and self._source.is_parquet:
+        if self._source.is_parquet and not self._has_round_trips:
             return self._read_row_groups_in_parallel(plans)
-        num_threads = num_cores() if self._is_local else REMOTE_THREADS
+        num_threads = self._source.store.num_threads
         return _map_on_threads(lambda plan: list(self._read_part(plan)), plans, num_threads)
 
     def _read_row_groups_in_parallel(
@@ -379,7 +377,7 @@ class Execution:
         rows = None
         try:
             rows = open_rows(self._source, plan.fragment, plan.identity, plan.pages, self._counter)
-            if isinstance(rows, ParquetRows) and not self._is_local:
+            if isinstance(rows, ParquetRows) and self._has_round_trips:
                 rows.read_ahead(self._needed, wanted)
         except FragmentUnreadable as error:
             # This includes `FragmentChanged`.
@@ -624,7 +622,7 @@ def _require_all_rows(dataset: Any, plans: Sequence[FragmentPlan], num_rows: int
 def _detects_short_reads(source: Source) -> bool:
     """Return whether PyArrow's scan fails if a read returns fewer bytes than requested."""
     if (
-        is_local(source.filesystem)
+        not source.store.has_round_trips
         or is_python_filesystem(source.filesystem)
         or not source.has_statistics
     ):

@@ -210,7 +210,7 @@ class OpenedDataset:
         snapshot is searched meanwhile, or at first the one to expect if no file has changed since
         it was indexed. The result is used if no file has changed.
         """
-        if self.source.is_local:
+        if not self.source.store.has_round_trips:
             snapshot = self.look_at_all_files()
             return snapshot, self.search_snapshot(snapshot, predicate, cost)
         if self._last_look is None:
@@ -262,7 +262,7 @@ class OpenedDataset:
 
     def open_indices_ahead(self) -> None:
         """Read the ends of the index files in a store in one round trip, if they are few."""
-        if self.source.is_local:
+        if not self.source.store.has_round_trips:
             return
         segments = [
             (index, segment)

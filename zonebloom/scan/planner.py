@@ -221,11 +221,12 @@ def _fragment_plan(
             present.fragment, None, reason, present.identity, fragment_id=present.fragment_id
         )
     pages = None
-    if not reason or source.is_local or present.identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
+    has_round_trips = source.store.has_round_trips
+    if not reason or not has_round_trips or present.identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
         pages = snapshot.pages(present)
     if reason and not (
         _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate)
-        if source.is_local
+        if not has_round_trips
         # All pages of a small object take one request. PyArrow's scan takes one for its size, one
         # for its footer, and one for its data.
         else pages is not None

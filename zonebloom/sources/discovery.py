@@ -29,14 +29,12 @@ from zonebloom.sources.source import Fragment, Source
 from zonebloom.sources.table_folders import refuse_listed_tables, refuse_tables
 from zonebloom.storage.files import (
     file_errors,
-    forget_listings,
-    is_folder,
-    is_local,
     require_parquet,
 )
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
 from zonebloom.storage.paths import absolute_path, filesystem_of_paths, filesystem_of_uri, is_uri
 from zonebloom.storage.patterns import fixed_folder, is_pattern, matching_files
+from zonebloom.storage.store import store_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -204,7 +202,7 @@ class _Discovery:
             listed = listed_files(filesystem, path)
             if listed is not None:
                 return listed
-        forget_listings(filesystem)
+        store_of(filesystem).forget_listings()
         with file_errors(path, "make it readable, or try again later", "look at"):
             kind = filesystem.get_file_info(path).type
         if kind == pafs.FileType.NotFound:
@@ -256,7 +254,7 @@ class _Discovery:
         except (pa.ArrowException, OSError, ValueError):
             if self.format == "parquet":
                 files = [paths] if isinstance(paths, str) else paths
-                if isinstance(paths, str) and is_folder(filesystem, paths):
+                if isinstance(paths, str) and store_of(filesystem).is_folder(paths):
                     files = files_below(filesystem, paths)
                 require_parquet(filesystem, files)
             raise
@@ -330,7 +328,7 @@ def _is_name(filesystem: pafs.FileSystem, path: str) -> bool:
 def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str]:
     """Return the paths that are folders."""
     candidates = list(paths)
-    if not is_local(filesystem):
+    if store_of(filesystem).has_round_trips:
         # Asking a store about many paths takes long, and paths with an extension are files.
         candidates = [path for path in paths if "." not in posixpath.basename(path)]
     with file_errors(candidates[0] if candidates else "", "make it readable", "look at"):

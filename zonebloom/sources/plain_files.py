@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.files import is_local
+from zonebloom.storage.store import store_of
 
 # A path is hidden if one of its parts begins with a dot or an underscore.
 _HIDDEN_PREFIXES = ("/.", "/_")
@@ -37,7 +37,7 @@ class FolderListing(NamedTuple):
 def list_local(filesystem: pafs.FileSystem, folder: str) -> FolderListing | None:
     """Return the listing of a local folder, or None if it is remote or cannot be listed."""
     root = folder.rstrip("/")
-    if not is_local(filesystem) or not root:
+    if store_of(filesystem).has_round_trips or not root:
         return None
     try:
         infos = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
@@ -54,7 +54,7 @@ def plain_files(
     pyarrow handles remote files, folders with partition values, and everything that fails.
     """
     root = posixpath.dirname(path) if listing is None else path.rstrip("/")
-    if not is_local(filesystem) or not root:
+    if store_of(filesystem).has_round_trips or not root:
         return None
     from pyarrow.parquet import ParquetFile
 

@@ -15,8 +15,9 @@ import pyarrow.fs as pafs
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.file_view import FieldNames, FileView
-from zonebloom.storage.files import FileIdentity, identities, is_local
+from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import key_below
+from zonebloom.storage.store import Store, store_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -77,8 +78,7 @@ class Source:
     # True if fragments are Parquet files read with pyarrow's default options. Other options may
     # change types, for example read columns as dictionaries, so pyarrow reads those files.
     is_parquet: bool = field(init=False)
-    # True if the files are read from the local disk, without another file system in between.
-    is_local: bool = field(init=False, repr=False, compare=False)
+    store: Store = field(init=False, repr=False, compare=False)
     # True if a table has deleted rows of a file, or has other names for its columns.
     has_views: bool = field(init=False, repr=False, compare=False)
     _paths: list[str] = field(init=False, repr=False, compare=False)
@@ -90,7 +90,7 @@ class Source:
     def __post_init__(self) -> None:
         is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
         object.__setattr__(self, "is_parquet", is_parquet)
-        object.__setattr__(self, "is_local", is_local(self.filesystem))
+        object.__setattr__(self, "store", store_of(self.filesystem))
         has_views = any(fragment.view is not None for fragment in self.fragments)
         object.__setattr__(self, "has_views", has_views)
         object.__setattr__(self, "_paths", [fragment.path for fragment in self.fragments])
@@ -120,13 +120,15 @@ class Source:
         return self._with_keys(lambda path: path)
 
     def with_absolute_paths(self) -> Source:
-        """Return the same local files by paths that do not depend on the working directory."""
-        if os.path.isabs(self.root):
+        """Return the same files by paths that do not depend on the working directory."""
+        absolute_path = self.store.absolute_path
+        root = absolute_path(self.root)
+        if root == self.root or os.path.isabs(self.root):
             return self
         fragments = tuple(
-            fragment._replace(path=os.path.abspath(fragment.path)) for fragment in self.fragments
+            fragment._replace(path=absolute_path(fragment.path)) for fragment in self.fragments
         )
-        return replace(self, root=os.path.abspath(self.root), fragments=fragments)
+        return replace(self, root=root, fragments=fragments)
 
     def with_keys_below_root(self) -> Source:
         """Return the same source with paths below the root as keys, so that the root can move."""
@@ -249,8 +251,8 @@ class Source:
     ) -> list[FileIdentity | None]:
         """Return the current identities of fragments, by default all; None for missing files."""
         if fragments is None:
-            return identities(self.filesystem, self._paths, before)
-        return identities(self.filesystem, [fragment.path for fragment in fragments], before)
+            return self.store.identities(self._paths, before)
+        return self.store.identities([fragment.path for fragment in fragments], before)
 
 
 def _is_signed(filesystem: pafs.FileSystem, path: str) -> bool:

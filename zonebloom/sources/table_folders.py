@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +16,9 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentUnreadable, MissingDependency, SourceError
-from zonebloom.storage.files import file_errors, folder_info, is_local
+from zonebloom.storage.files import file_errors
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, folders_above
+from zonebloom.storage.store import store_of
 
 # The most folders below the data's root that are checked in a remote file system, where each check
 # takes some round trips.
@@ -56,13 +57,14 @@ def table_at(path: str) -> Any:
     filesystem, folder = filesystem_of_uri(path.rstrip("/"))
     if re.fullmatch(_METADATA_NAME, posixpath.basename(folder)):
         return _load_iceberg(path)
-    delta, iceberg, _ = _marker_infos(filesystem, [folder], is_lenient=True)
-    if delta.type == pafs.FileType.Directory:
+    markers = set(map(posixpath.basename, _markers_in(filesystem, [folder], is_lenient=True)))
+    if "_delta_log" in markers:
         return _load_delta(path)
-    if iceberg.type != pafs.FileType.Directory:
+    if "metadata" not in markers:
         return None
-    infos = filesystem.get_file_info(pafs.FileSelector(iceberg.path))
-    numbered = [(int(match[1]), match[0]) for match in map(_metadata_name, infos) if match]
+    names = store_of(filesystem).names_in(posixpath.join(folder, "metadata"))
+    matches = (re.fullmatch(_METADATA_NAME, name) for name in names)
+    numbered = [(int(match[1]), match[0]) for match in matches if match]
     if not numbered:
         return None
     newest = [name for number, name in numbered if number == max(numbered)[0]]
@@ -73,10 +75,6 @@ def table_at(path: str) -> Any:
             "the path of that file"
         )
     return _load_iceberg(posixpath.join(path, "metadata", newest[0]))
-
-
-def _metadata_name(info: pafs.FileInfo) -> re.Match[str] | None:
-    return re.fullmatch(_METADATA_NAME, info.base_name)
 
 
 def _load_delta(path: str) -> Any:
@@ -112,22 +110,22 @@ def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str]
     """
     folder = folder.rstrip("/") or "/"
     if not files:
-        _refuse_table(filesystem, _marker_infos(filesystem, {folder}))
+        _refuse_table(filesystem, _markers_in(filesystem, {folder}))
         refuse_tables_above(filesystem, folder)
         return
     below = _folders_between(folder, files)
-    if not is_local(filesystem):
+    if store_of(filesystem).has_round_trips:
         # Partition folders such as day=1 are not tables, so skip them. Check the top folders first.
         folders = (path for path in below if "=" not in posixpath.basename(path))
         below = set(sorted(folders, key=lambda path: path.count("/"))[:_MAX_REMOTE_FOLDERS])
-    _refuse_table(filesystem, _marker_infos(filesystem, below))
+    _refuse_table(filesystem, _markers_in(filesystem, below))
 
 
 def refuse_tables_above(filesystem: pafs.FileSystem, folder: str) -> None:
     """Raise `SourceError` if a folder lies in a folder of a table."""
     # A reader of the data may not have access to the folders above, so ignore errors there.
     above = folders_above(posixpath.dirname(folder))
-    _refuse_table(filesystem, _marker_infos(filesystem, above, is_lenient=True))
+    _refuse_table(filesystem, _markers_in(filesystem, above, is_lenient=True))
 
 
 def refuse_listed_tables(
@@ -146,8 +144,7 @@ def refuse_listed_tables(
     if markers:
         checked = {folder, *_folders_between(folder, files)}
         found = sorted(marker for marker in markers if posixpath.dirname(marker) in checked)
-        infos = [pafs.FileInfo(marker, pafs.FileType.Directory) for marker in found]
-        _refuse_table(filesystem, infos)
+        _refuse_table(filesystem, found)
 
 
 def _folders_between(folder: str, files: Iterable[str]) -> set[str]:
@@ -158,46 +155,46 @@ def _folders_between(folder: str, files: Iterable[str]) -> set[str]:
     return below.difference(folders_above(folder))
 
 
-def _refuse_table(filesystem: pafs.FileSystem, infos: Iterable[pafs.FileInfo]) -> None:
-    for info in infos:
-        if info.type == pafs.FileType.Directory and _is_table_marker(filesystem, info):
-            folder = posixpath.dirname(info.path)
-            kind, metadata, replacement = _TABLE_MARKERS[info.base_name]
+def _refuse_table(filesystem: pafs.FileSystem, markers: Iterable[str]) -> None:
+    for marker in markers:
+        if _is_table_marker(filesystem, marker):
+            folder, name = posixpath.split(marker)
+            kind, metadata, replacement = _TABLE_MARKERS[name]
             raise SourceError(
                 f"{folder} is {kind}, and its {metadata} says which files count; give "
                 f"{replacement.format(folder)} instead of a path in it"
             )
 
 
-def _is_table_marker(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> bool:
+def _is_table_marker(filesystem: pafs.FileSystem, path: str) -> bool:
     # A folder called "metadata" belongs to Iceberg only if it contains a metadata file.
-    return info.base_name != "metadata" or any(
-        file.base_name.endswith(".metadata.json")
-        for file in filesystem.get_file_info(pafs.FileSelector(info.path))
+    return posixpath.basename(path) != "metadata" or any(
+        name.endswith(".metadata.json") for name in store_of(filesystem).names_in(path)
     )
 
 
-def _marker_infos(
+def _markers_in(
     filesystem: pafs.FileSystem, folders: Iterable[str], is_lenient: bool = False
-) -> list[pafs.FileInfo]:
-    """Return the file infos of all possible table markers in folders.
+) -> list[str]:
+    """Return the table markers in folders.
 
-    If lenient, a marker that cannot be looked at has an unknown type instead of an error.
+    If lenient, leave out those that cannot be looked at, instead of an error.
     """
     paths = [posixpath.join(folder, name) for folder in folders for name in _TABLE_MARKERS]
+    store = store_of(filesystem)
 
-    def info(path: str) -> pafs.FileInfo:
+    def exists(path: str) -> bool:
         try:
-            return folder_info(filesystem, path)
+            return store.is_folder(path)
         except (OSError, pa.ArrowException) as error:
             if is_lenient:
-                return pafs.FileInfo(path, pafs.FileType.Unknown)
+                return False
             raise FragmentUnreadable(
                 f"cannot look at {path} to find out if the files belong to a table: {error}; make "
                 "the folder readable"
             ) from None
 
-    if is_local(filesystem) or len(paths) < 2:
-        return [info(path) for path in paths]
+    if not store.has_round_trips or len(paths) < 2:
+        return list(filter(exists, paths))
     with thread_pool(REMOTE_THREADS) as pool:
-        return list(pool.map(info, paths))
+        return list(compress(paths, pool.map(exists, paths)))

@@ -10,7 +10,7 @@ from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.text_hashes import HashedTexts, hash_texts
 from zonebloom.sources.column_batches import Column, Run
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
+from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 
 # Larger row groups are not hashed at once, because their hashes would take too much memory.
@@ -31,7 +31,8 @@ class TextColumn:
         cls, source: Source, fragment: Fragment, identity: FileIdentity, column: Column
     ) -> TextColumn | None:
         """Return a column, or None if pyarrow has to read it."""
-        if not (source.is_parquet and is_local(source.filesystem)) or fragment.view is not None:
+        has_kernels = source.is_parquet and not source.store.has_round_trips
+        if not has_kernels or fragment.view is not None:
             return None
         try:
             file = FragmentFile(source.filesystem, fragment.path, identity, ReadCounter())

@@ -19,22 +19,17 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from zonebloom.base.arguments import invalid_secret
 from zonebloom.base.key_holder import KeyHolder, is_importable
 from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
-from zonebloom.storage.files import (
-    OutputStream,
-    ReadCounter,
-    ReadingHandler,
-    read_whole_file,
-)
+from zonebloom.storage.files import OutputStream, ReadCounter
 from zonebloom.storage.random_access import RandomAccessFile
+from zonebloom.storage.store import Store
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -43,8 +38,6 @@ if TYPE_CHECKING:
 _ENCRYPTED_MAGIC = b"ZBSEALED"
 _HEAD_BYTES = 64
 _MODULE_BYTES = 4 << 10
-# A file that is opened for reading is decrypted whole, up to this size.
-_MAX_WHOLE_BYTES = 4 << 30
 NONCE_BYTES = 12
 TAG_BYTES = 16
 _STORED_BYTES = NONCE_BYTES + _MODULE_BYTES + TAG_BYTES
@@ -369,12 +362,9 @@ class EncryptedFile(RandomAccessFile):
         ]
         return b"".join(pieces), range_starts, damage
 
-    def _read_modules(self, numbers: Sequence[int]) -> memoryview | bytes:
+    def _read_modules(self, numbers: Sequence[int]) -> memoryview:
         """Read encrypted modules in one call, and return them one after another."""
         starts, sizes = self._modules.stored_ranges(numbers)
-        if not self.is_local:
-            stops = (starts + sizes).tolist()
-            return b"".join(self._raw.read(list(zip(starts.tolist(), stops, strict=True))))
         stored = np.empty(int(sizes.sum()), dtype=np.uint8)
         self._raw.read_pieces(starts, sizes, stored)
         return stored.data
@@ -383,53 +373,33 @@ class EncryptedFile(RandomAccessFile):
         self._raw.close()
 
 
-class _DecryptingHandler(ReadingHandler):
-    """A file system that shows the decrypted files of another one."""
+class DecryptingStore:
+    """A store of which only files are read, and decrypted."""
 
-    def __init__(self, filesystem: pafs.FileSystem, cipher: FileCipher):
-        super().__init__(filesystem)
+    def __init__(self, store: Store, cipher: FileCipher):
+        self.store = store
         self.cipher = cipher
 
-    def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return list(map(_decrypted_info, super().get_file_info(paths)))
-
-    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        return list(map(_decrypted_info, super().get_file_info_selector(selector)))
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        return pa.BufferReader(self.read_whole_file(path, _MAX_WHOLE_BYTES))
-
-    def read_whole_file(self, path: str, max_bytes: int) -> pa.Buffer:
-        stored = read_whole_file(self.filesystem, path, encrypted_size(max_bytes))
+    def read_whole(self, path: str, max_bytes: int) -> pa.Buffer:
+        stored = self.store.read_whole(path, encrypted_size(max_bytes))
         try:
             return pa.py_buffer(self.cipher.decrypt(path, stored))
         except ValueError as error:
             raise OSError(str(error)) from None
 
 
-def _decrypted_info(info: pafs.FileInfo) -> pafs.FileInfo:
-    if info.type != pafs.FileType.File:
-        return info
-    try:
-        size = decrypted_size(info.size)
-    except ValueError:
-        size = -1
-    return pafs.FileInfo(info.path, info.type, mtime_ns=info.mtime_ns, size=size)
-
-
-def decrypting_filesystem(filesystem: pafs.FileSystem, cipher: FileCipher) -> pafs.FileSystem:
-    """Return a file system that shows the decrypted files of another file system."""
-    return pafs.PyFileSystem(_DecryptingHandler(filesystem, cipher))
+# A store of the files of an index, which are encrypted or not.
+IndexStore: TypeAlias = Store | DecryptingStore
 
 
 def open_random_access(
-    filesystem: pafs.FileSystem, path: str, counter: ReadCounter, num_bytes: int | None
+    store: IndexStore, path: str, counter: ReadCounter, num_bytes: int | None
 ) -> RandomAccessFile:
-    """Open a file for random access, and decrypt it if its file system decrypts.
+    """Open a file for random access, and decrypt it if its store decrypts.
 
     Raise OSError or ValueError if it cannot be read or is not what was encrypted.
     """
-    handler = getattr(filesystem, "handler", None)
-    if not isinstance(handler, _DecryptingHandler):
-        return RandomAccessFile(filesystem, path, counter, num_bytes)
-    return EncryptedFile(RandomAccessFile(handler.filesystem, path, counter), handler.cipher, path)
+    if not isinstance(store, DecryptingStore):
+        return RandomAccessFile(store.filesystem, path, counter, num_bytes)
+    raw = RandomAccessFile(store.store.filesystem, path, counter)
+    return EncryptedFile(raw, store.cipher, path)

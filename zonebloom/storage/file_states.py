@@ -18,7 +18,8 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.threads import num_cores, thread_pool
 from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.storage.files import FileIdentity, identities, is_local
+from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.store import LOCAL, store_of
 
 # A thread looks at this many files in some milliseconds.
 _FILES_PER_THREAD = 10_000
@@ -87,15 +88,15 @@ class FileStates:
 
 def look_at_files(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileStates:
     """Return the states of files as they are now. Raise what `identities` raises."""
-    if not is_local(filesystem):
-        return FileStates.of_identities(identities(filesystem, paths.to_pylist()))
-    if not _HAS_STATX or not KERNELS.are_loaded:
+    store = store_of(filesystem)
+    if store is LOCAL and _HAS_STATX:
+        if KERNELS.are_loaded:
+            return _look_by_kernel(paths)
         KERNELS.load_in_background()
-        return FileStates.of_identities(identities(filesystem, paths.to_pylist()))
-    return _look_by_kernel(filesystem, paths)
+    return FileStates.of_identities(store.identities(paths.to_pylist()))
 
 
-def _look_by_kernel(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileStates:
+def _look_by_kernel(paths: pa.StringArray) -> FileStates:
     from zonebloom.storage.stat_kernel import stat_paths
 
     _, offsets_buffer, text_buffer = paths.buffers()
@@ -120,7 +121,7 @@ def _look_by_kernel(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileS
         # Files that cannot be looked at are missing, or raise an error here.
         failed = np.flatnonzero(numbers[:, 0] == -1)
         failed_paths = paths.take(pa.array(failed)).to_pylist()
-        states = FileStates.of_identities(identities(filesystem, failed_paths))
+        states = FileStates.of_identities(LOCAL.identities(failed_paths))
         numbers[failed], is_present[failed] = states.numbers, states.is_present
     return FileStates(numbers, is_present)
 

@@ -8,9 +8,7 @@ import os
 import posixpath
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -18,9 +16,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.base.exit_guard import GuardedBytes, usage_mark
-from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentUnreadable, SourceError
-from zonebloom.storage.object_store import StoreHandler, object_reader
 
 # Errors of pyarrow and the system about a file. `SourceError` is one of them.
 FILE_ERRORS = (pa.ArrowException, OSError, ValueError)
@@ -38,10 +34,6 @@ _DIGEST_TAIL_BYTES = 64 << 10
 _DIGEST_READ_BYTES = 1 << 20
 _PARQUET_MAGICS = (b"PAR1", b"PARE")
 PARQUET_EXTENSIONS = (".parquet", ".parq", ".pq")
-
-_OBJECT_STORES = ("s3", "gcs", "abfs")
-# The fields in which stores return a tag of an object's content or version.
-_TAG_FIELDS = ("etag", "e_tag", "generation", "versionid", "version_id")
 
 
 class FileIdentity(NamedTuple):
@@ -145,7 +137,7 @@ def require_parquet(filesystem: pafs.FileSystem, paths: Iterable[str]) -> None:
         advice = f'open the others by a pattern: "{pattern}"'
         raise FragmentUnreadable(
             f"{path} is not a Parquet file; move it, or give it a name that begins with _ or ., or "
-            + (advice if is_local(filesystem) else "name the files to use")
+            + (advice if isinstance(filesystem, pafs.LocalFileSystem) else "name the files to use")
         )
 
 
@@ -233,11 +225,14 @@ class _CountedFile:
                 )
 
 
-class ReadingHandler(pafs.FileSystemHandler):
-    """The handler of a file system that shows the files of another one. It only reads."""
+class _CountingHandler(pafs.FileSystemHandler):
+    """A read-only file system that shows another one. Its open files are `_CountedFile` objects."""
 
-    def __init__(self, filesystem: pafs.FileSystem):
-        self.filesystem = filesystem
+    def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
+        self._filesystem = filesystem
+        self._counter = counter
+        # A scan that is not read to its end still opens files in the background.
+        self._mark = usage_mark()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -246,44 +241,28 @@ class ReadingHandler(pafs.FileSystemHandler):
         return id(self)
 
     def get_type_name(self) -> str:
-        return self.filesystem.type_name
+        return self._filesystem.type_name
 
     def normalize_path(self, path: str) -> str:
-        return self.filesystem.normalize_path(path)
+        return self._filesystem.normalize_path(path)
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return self.filesystem.get_file_info(list(paths))
+        return self._filesystem.get_file_info(list(paths))
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        return self.filesystem.get_file_info(selector)
+        return self._filesystem.get_file_info(selector)
 
-    def open_input_stream(self, path: str) -> pa.NativeFile:
-        return self.open_input_file(path)
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        native = self._filesystem.open_input_file(path)
+        return pa.PythonFile(_CountedFile(native, self._counter), mode="r")
 
-    def read_whole_file(self, path: str, max_bytes: int) -> pa.Buffer:
-        with self.open_input_file(path) as file:
-            require_size(path, file.size(), max_bytes)
-            return file.read_buffer()
+    open_input_stream = open_input_file
 
     def _not_supported(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError("this file system is read-only")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _not_supported
     delete_file = move = copy_file = open_output_stream = open_append_stream = _not_supported
-
-
-class _CountingHandler(ReadingHandler):
-    """A read-only file system whose open files are `_CountedFile` objects."""
-
-    def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
-        super().__init__(filesystem)
-        self._counter = counter
-        # A scan that is not read to its end still opens files in the background.
-        self._mark = usage_mark()
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        native = self.filesystem.open_input_file(path)
-        return pa.PythonFile(_CountedFile(native, self._counter), mode="r")
 
 
 def counting_filesystem(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
@@ -308,11 +287,7 @@ def without_short_reads(filesystem: pafs.FileSystem) -> pafs.FileSystem:
 
 def is_python_filesystem(filesystem: pafs.FileSystem) -> bool:
     """Return whether pyarrow's threads call Python to read."""
-    return isinstance(_below_subtrees(filesystem)[0], pafs.PyFileSystem)
-
-
-def is_local(filesystem: pafs.FileSystem) -> bool:
-    return isinstance(filesystem, pafs.LocalFileSystem)
+    return isinstance(below_subtrees(filesystem)[0], pafs.PyFileSystem)
 
 
 def open_regular_file(path: str) -> tuple[int, os.stat_result]:
@@ -326,141 +301,12 @@ def open_regular_file(path: str) -> tuple[int, os.stat_result]:
     return handle, status
 
 
-def read_whole_file(filesystem: pafs.FileSystem, path: str, max_bytes: int) -> pa.Buffer:
-    """Return the bytes of a file. A file in an object store takes one request.
-
-    Raise OSError, before anything is read, if the file is larger than ``max_bytes``.
-    """
-    store = object_reader(filesystem, path)
-    if store is not None:
-        return store.read(path, max_bytes)
-    # Do not use a local file system of the user's: it may be set to memory-map files.
-    if is_local(filesystem):
-        handle, status = open_regular_file(path)
-        with open(handle, "rb", buffering=0) as file:
-            require_size(path, status.st_size, max_bytes)
-            buffer = pa.allocate_buffer(status.st_size)
-            view, num_read = memoryview(buffer).cast("B"), 0
-            while count := file.readinto(view[num_read:]):
-                num_read += count
-            return buffer if num_read == buffer.size else buffer.slice(0, num_read)
-    if isinstance(handler := getattr(filesystem, "handler", None), ReadingHandler):
-        return handler.read_whole_file(path, max_bytes)
-    with filesystem.open_input_file(path) as file:
-        require_size(path, file.size(), max_bytes)
-        return file.read_buffer()
-
-
 def require_size(path: str, num_bytes: int, max_bytes: int) -> None:
     if num_bytes > max_bytes:
         raise OSError(errno.EFBIG, f"it has {num_bytes:,} bytes, at most {max_bytes:,} fit", path)
 
 
-def local_path(filesystem: pafs.FileSystem, path: str) -> str | None:
-    """Return the path of a file on the local disk, or None if it is not there.
-
-    Subtrees and fsspec's local file system are on the local disk, too.
-    """
-    below, whole_path = _below_subtrees(filesystem, path)
-    if is_local(below):
-        return whole_path
-    protocol = getattr(_fsspec_filesystem(below), "protocol", ())
-    names = (protocol,) if isinstance(protocol, str) else protocol
-    return whole_path if "file" in names else None
-
-
-def is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
-    return folder_info(filesystem, path).type == pafs.FileType.Directory
-
-
-def folder_info(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
-    """Return the information about a possible folder. A file in a store may count as missing."""
-    handler = None if is_local(filesystem) else object_reader(filesystem, path)
-    return filesystem.get_file_info(path) if handler is None else handler.folder_info(path)
-
-
-def identities(
-    filesystem: pafs.FileSystem,
-    paths: Sequence[str],
-    before: Iterable[FileIdentity | None] = (),
-) -> list[FileIdentity | None]:
-    """Return the current identity of each file, or None if it is gone. Bypass cached listings.
-
-    An unchanged local file gets the object from `before`, because creating many new objects takes
-    as long as looking at the files.
-    """
-    if is_local(filesystem):
-        return _local_identities(paths, before)
-    handler = object_reader(filesystem, *paths)
-    if handler is not None:
-        return _object_identities(handler, paths)
-    is_slow = getattr(_fsspec_filesystem(filesystem), "async_impl", False) or _is_object_store(
-        filesystem
-    )
-    if len(paths) < 2 or not is_slow:
-        return [_identity(filesystem, path) for path in paths]
-    with thread_pool(min(REMOTE_THREADS, len(paths))) as pool:
-        return list(pool.map(lambda path: _identity(filesystem, path), paths))
-
-
-def _object_identities(handler: StoreHandler, paths: Sequence[str]) -> list[FileIdentity | None]:
-    """Return the identities of objects.
-
-    A listing covers a thousand objects in one request, so it is tried first for many objects.
-    """
-    listed_identities: dict[str, FileIdentity] = {}
-    if len(paths) > REMOTE_THREADS:
-        # Plain HTTP servers cannot list.
-        with contextlib.suppress(OSError):
-            heads = handler.list_heads(paths)
-            listed_identities = {
-                path: _identity_from_metadata(meta) for path, meta in heads.items()
-            }
-
-    def identity(path: str) -> FileIdentity | None:
-        try:
-            return listed_identities.get(path) or _identity_from_metadata(handler.head(path))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _lookup_error(path, error) from None
-
-    if len(listed_identities) == len(paths):
-        return [listed_identities[path] for path in paths]
-    with thread_pool(REMOTE_THREADS) as pool:
-        return list(pool.map(identity, paths))
-
-
-def _identity_from_metadata(meta: Any) -> FileIdentity:
-    # Round to seconds: for a single object, stores return times less precisely than in listings.
-    mtime_ns = int(meta["last_modified"].timestamp()) * 10**9
-    return FileIdentity(meta["size"], mtime_ns, 0, _tag_of(meta))
-
-
-def identity_of_open_file(
-    filesystem: pafs.FileSystem, path: str, file: pa.NativeFile
-) -> FileIdentity | None:
-    """Return the identity of an open file, from the response to its opening where possible."""
-    tagged = _tagged_identity(file) if _is_object_store(filesystem) else None
-    return tagged or identities(filesystem, [path])[0]
-
-
-def forget_listings(filesystem: pafs.FileSystem) -> None:
-    fsspec = _fsspec_filesystem(filesystem)
-    if fsspec is not None:
-        fsspec.invalidate_cache()
-
-
-def _fsspec_filesystem(filesystem: pafs.FileSystem) -> Any:
-    handler = getattr(_below_subtrees(filesystem)[0], "handler", None)
-    return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
-
-
-def _is_object_store(filesystem: pafs.FileSystem) -> bool:
-    return _below_subtrees(filesystem)[0].type_name in _OBJECT_STORES
-
-
-def _below_subtrees(filesystem: pafs.FileSystem, path: str = "") -> tuple[pafs.FileSystem, str]:
+def below_subtrees(filesystem: pafs.FileSystem, path: str = "") -> tuple[pafs.FileSystem, str]:
     """Return the file system below all subtrees, and the path that a file has there."""
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         path = posixpath.join(filesystem.base_path, path.lstrip("/"))
@@ -468,90 +314,13 @@ def _below_subtrees(filesystem: pafs.FileSystem, path: str = "") -> tuple[pafs.F
     return filesystem, path
 
 
-def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
-    fsspec = _fsspec_filesystem(filesystem)
-    try:
-        if fsspec is not None:
-            return _fsspec_identity(fsspec, _below_subtrees(filesystem, path)[1])
-        if _is_object_store(filesystem):
-            with filesystem.open_input_file(path) as file:
-                tagged = _tagged_identity(file)
-            if tagged is not None:
-                return tagged
-        info = filesystem.get_file_info(path)
-        if info.type == pafs.FileType.NotFound:
-            return None
-        _require_file(path, info.type == pafs.FileType.File)
-        mtime_ns = UNKNOWN_MTIME if info.mtime_ns is None else info.mtime_ns
-        return FileIdentity(info.size or 0, mtime_ns)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except FragmentUnreadable:
-        raise
-    except Exception as error:  # noqa: BLE001 - fsspec's implementations raise errors of their own
-        raise _lookup_error(path, error) from None
-
-
-def _local_identities(
-    paths: Sequence[str], before: Iterable[FileIdentity | None]
-) -> list[FileIdentity | None]:
-    found: list[FileIdentity | None] = [None] * len(paths)
-    for number, (path, known) in enumerate(zip_longest(paths, before)):
-        try:
-            now = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, ValueError) as error:
-            raise _lookup_error(path, error) from None
-        fields = now.st_size, now.st_mtime_ns, now.st_ctime_ns, "", now.st_ino
-        found[number] = known if fields == known else FileIdentity(*fields)
-    return found
-
-
-def _lookup_error(path: str, error: Exception) -> FragmentUnreadable:
+def lookup_error(path: str, error: Exception) -> FragmentUnreadable:
+    """Return the error to raise for a file that cannot be looked at."""
     reason = (error.strerror if isinstance(error, OSError) else None) or error
     return FragmentUnreadable(
         f"cannot look at {path}: {reason}; make the file and its folders readable, or try again "
         "later"
     )
-
-
-def _tag_of(metadata: Mapping[str, Any]) -> str:
-    return next((str(metadata[key]) for key in _TAG_FIELDS if metadata.get(key)), "")
-
-
-def _tagged_identity(file: pa.NativeFile) -> FileIdentity | None:
-    """Return the identity that an object store sent with an open object, or None without a tag."""
-    metadata = {key.lower(): value.decode() for key, value in (file.metadata() or {}).items()}
-    tag, mtime_ns = _tag_of(metadata), UNKNOWN_MTIME
-    if not tag:
-        return None
-    with contextlib.suppress(KeyError, ValueError):
-        mtime = datetime.fromisoformat(metadata["last-modified"])
-        mtime_ns = int(mtime.timestamp()) * 10**9 + mtime.microsecond * 1000
-    return FileIdentity(file.size(), mtime_ns, 0, tag)
-
-
-def _fsspec_identity(filesystem: Any, path: str) -> FileIdentity:
-    # The information may come from a cached listing of the folder.
-    filesystem.invalidate_cache(path)
-    info = filesystem.info(path)
-    _require_file(path, info["type"] == "file")
-    tag = _tag_of({key.lower(): value for key, value in info.items() if isinstance(key, str)})
-    mtime_ns = None if tag else pafs.FileInfo(path, mtime=info.get("mtime")).mtime_ns
-    if mtime_ns is not None:
-        return FileIdentity(info["size"] or 0, mtime_ns)
-    # Without a time or tag, use a digest of all fields: some field changes when the file does.
-    all_fields = str(sorted(info.items(), key=str)).encode()
-    tag = tag or xxhash.xxh3_64_hexdigest(all_fields)
-    return FileIdentity(info["size"] or 0, UNKNOWN_MTIME, 0, tag)
-
-
-def _require_file(path: str, is_file: bool) -> None:
-    if not is_file:
-        raise FragmentUnreadable(
-            f"{path} is no longer a file; put the file back, or open the dataset again"
-        )
 
 
 def identity_from_status(status: os.stat_result) -> FileIdentity:

@@ -453,23 +453,6 @@ def _open_bucket(name: str, config: tuple[tuple[str, Any], ...]) -> StoreHandler
     return StoreHandler(store, f"{name}/")
 
 
-def create_object(filesystem: pafs.FileSystem, path: str, data: bytes) -> bool | None:
-    """Put an object unless one exists, and return whether it was put.
-
-    Return None and put nothing if the store does not support this request. Stores take
-    ``If-None-Match: *`` or a header of their own for it; pyarrow cannot send either.
-    """
-    handler = object_reader(filesystem, path)
-    if handler is None:
-        return None
-    try:
-        is_supported = handler.supports_put_if_absent(posixpath.dirname(path))
-        return handler.put_if_absent(path, data) if is_supported else None
-    except PermissionError:
-        # pyarrow may have other keys. If it has the same, the caller's put by pyarrow fails too.
-        return None
-
-
 def _shared_prefix(first: str, last: str) -> str:
     return posixpath.commonpath([posixpath.dirname(first), posixpath.dirname(last)])
 

@@ -20,19 +20,19 @@ from zonebloom.storage.files import (
     FILE_ERRORS,
     FileIdentity,
     ReadCounter,
-    identities,
     identity_from_status,
-    identity_of_open_file,
-    is_local,
     open_regular_file,
     unreadable,
 )
 from zonebloom.storage.object_store import StoreHandler, object_reader
+from zonebloom.storage.store import LOCAL, store_of
 
 # Two reads with at most this many bytes between them are merged into one, because a request to an
 # object store costs as much as reading that many more bytes.
 LOCAL_COALESCE_GAP = 4 << 10
-REMOTE_COALESCE_GAP = 64 << 10
+_REMOTE_DATA_GAP = 64 << 10
+# Blocks of an index lie far from each other, and are small.
+_REMOTE_INDEX_GAP = 256 << 10
 
 # Most systems let a process open 1,024 files, and some 256.
 _MAX_OPEN_FILES = 128
@@ -57,10 +57,12 @@ class RandomAccessFile:
     # search for many hashes reads whole blocks.
     read_cost = 32 << 10
 
+    _remote_gap = _REMOTE_INDEX_GAP
+
     # A file that is closed, or whose opening failed, has only these defaults.
     _handle: int = _CLOSED
     _file: pa.NativeFile | None = None
-    _store: StoreHandler | None = None
+    _bucket: StoreHandler | None = None
 
     def __init__(
         self,
@@ -71,7 +73,8 @@ class RandomAccessFile:
         tag: str = "",
     ):
         self.counter = counter or ReadCounter()
-        self.is_local = is_local(filesystem)
+        store = self._store = store_of(filesystem)
+        self.is_local = store is LOCAL
         self._from_disk = False
         self._path, self._tag = path, tag
         if self.is_local:
@@ -81,9 +84,9 @@ class RandomAccessFile:
                 os.posix_fadvise(self._handle, 0, 0, _ADVISE_RANDOM)
             return
         # If each read is a request of its own, there is no open file.
-        self._store = object_reader(filesystem, path)
-        if self._store is not None:
-            self.num_bytes = self._store.head(path)["size"] if num_bytes is None else num_bytes
+        bucket = self._bucket = object_reader(filesystem, path)
+        if bucket is not None:
+            self.num_bytes = bucket.head(path)["size"] if num_bytes is None else num_bytes
         else:
             self._file = file = filesystem.open_input_file(path)
             self.num_bytes = file.size()
@@ -99,6 +102,11 @@ class RandomAccessFile:
         for data in pieces:
             self.counter.add(len(data))
         return pieces
+
+    @property
+    def coalesce(self) -> int:
+        """The most bytes between two ranges that are read as one."""
+        return LOCAL_COALESCE_GAP if self.is_local else self._remote_gap
 
     @property
     def handle(self) -> int | None:
@@ -129,10 +137,12 @@ class RandomAccessFile:
         self.counter.add(num_read)
 
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
-        """Read pieces of a local file into an array, with zeros past the file's end.
+        """Read pieces into an array, one after another, with zeros past the file's end.
 
         Return the number of bytes read.
         """
+        if not self.is_local:
+            return self._copy_pieces(offsets, sizes, out)
         from zonebloom.storage.pread_kernel import read_pieces
 
         if self._from_disk:
@@ -145,9 +155,21 @@ class RandomAccessFile:
         self.counter.add(num_bytes)
         return num_bytes
 
+    def _copy_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
+        """Do what `read_pieces` does with few requests. Near pieces are read as one."""
+        ranges = list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True))
+        target, start, num_bytes = out.reshape(-1).data.cast("B"), 0, 0
+        pieces = read_merged_ranges(self.read, ranges, self.coalesce)
+        for piece, size in zip(pieces, sizes.tolist(), strict=True):
+            target[start : start + len(piece)] = piece
+            target[start + len(piece) : start + size] = bytes(size - len(piece))
+            start += size
+            num_bytes += len(piece)
+        return num_bytes
+
     def _read_range(self, start: int, stop: int) -> bytes:
-        if self._store is not None:
-            return self._store.read_range(self._path, start, stop, self._tag)
+        if self._bucket is not None:
+            return self._bucket.read_range(self._path, start, stop, self._tag)
         if self._file is not None:
             return self._file.read_at(stop - start, start)
         data = os.pread(self._handle, stop - start, start)
@@ -221,6 +243,8 @@ _recently_used: OrderedDict[weakref.ref[ReopenedFile], None] = OrderedDict()
 class FragmentFile(RandomAccessFile):
     """A data file that raises `FragmentChanged` if its identity changed. Errors name the file."""
 
+    _remote_gap = _REMOTE_DATA_GAP
+
     def __init__(
         self,
         filesystem: pafs.FileSystem,
@@ -230,7 +254,6 @@ class FragmentFile(RandomAccessFile):
     ):
         self.path = path
         self.identity = identity
-        self._filesystem = filesystem
         # The (start, stop) ranges that `read_ahead` read, and their bytes.
         self._prefetched: list[tuple[tuple[int, int], bytes]] = []
         try:
@@ -239,10 +262,10 @@ class FragmentFile(RandomAccessFile):
             if self.is_local:
                 now = identity_from_status(self._status)
             elif self._file is not None:
-                now = identity_of_open_file(filesystem, path, self._file)
+                now = self._store.identity_of_open_file(path, self._file)
             else:
                 # Every read requires the object to have this tag.
-                now = identity if identity.tag else identities(filesystem, [path])[0]
+                now = identity if identity.tag else self._store.identities([path])[0]
         except FILE_ERRORS as error:
             raise unreadable(path, error, "check that it is there", "open") from None
         if not identity.is_still(now):
@@ -259,7 +282,7 @@ class FragmentFile(RandomAccessFile):
 
         A local file that was replaced by another one stays readable while it is open.
         """
-        if self._store is not None and self.identity.tag:
+        if self._bucket is not None and self.identity.tag:
             # Each read required the object to have this tag.
             return
         if self.is_local:
@@ -272,14 +295,9 @@ class FragmentFile(RandomAccessFile):
                 # Unlinking the file changed its change time, so ignore that time.
                 now = now._replace(ctime_ns=0)
         else:
-            (now,) = identities(self._filesystem, [self.path])
+            (now,) = self._store.identities([self.path])
         if not self.identity.is_still(now):
             raise FragmentChanged(f"{self.path} changed while it was read; read it again")
-
-    @property
-    def coalesce(self) -> int:
-        """The most bytes between two ranges that are read as one."""
-        return LOCAL_COALESCE_GAP if self.is_local else REMOTE_COALESCE_GAP
 
     def read_ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Read ranges that will be needed soon in few requests, and keep them for `read`.

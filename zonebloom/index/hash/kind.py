@@ -52,7 +52,7 @@ class HashKind(IndexKind):
         from zonebloom.index.hash.writer import HashSegmentWriter
 
         return HashSegmentWriter(
-            catalog, catalog.decrypted_filesystem, path, HashParameters(**parameters), num_writers
+            catalog, catalog.decrypted_store, path, HashParameters(**parameters), num_writers
         )
 
     def _open(
@@ -65,7 +65,7 @@ class HashKind(IndexKind):
         from zonebloom.index.hash.table import HashTable
 
         return HashTable(
-            catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum, report=report
+            catalog.decrypted_store, path, segment.num_bytes, segment.checksum, report=report
         )
 
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:

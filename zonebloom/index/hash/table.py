@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.base.memory_cache import MEMORY_CACHE, CacheOwner
@@ -39,9 +38,9 @@ from zonebloom.index.hash.parameters import BlockShape
 from zonebloom.index.hash.postings import decode_posting
 from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
 from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.storage.encryption import open_random_access
+from zonebloom.storage.encryption import IndexStore, open_random_access
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
-from zonebloom.storage.random_access import RandomAccessFile, ReopenedFile, read_merged_ranges
+from zonebloom.storage.random_access import RandomAccessFile, ReopenedFile
 
 # NumPy needs as long for one block as for testing this many blocks of filters in memory.
 _NUMPY_CHECKS_PER_BLOCK = 200
@@ -49,7 +48,6 @@ _NUMPY_CHECKS_PER_BLOCK = 200
 # are searched.
 _LOCAL_BATCH_BYTES = 1 << 20
 _REMOTE_BATCH_BYTES = 8 << 20
-_MAX_REMOTE_GAP = 256 << 10
 _MIN_MATCHES = 1 << 12
 # Zones of several hashes are merged when there are so many.
 _MIN_MERGED_ZONES = 1 << 20
@@ -102,7 +100,7 @@ class HashTable(IndexTable):
 
     def __init__(
         self,
-        filesystem: pafs.FileSystem,
+        store: IndexStore,
         path: str,
         num_bytes: int | None = None,
         checksum: str | None = None,
@@ -113,7 +111,7 @@ class HashTable(IndexTable):
         self.counter = counter = ReadCounter()
         self._report = report
         self._has_reported = False
-        self._file = ReopenedFile(lambda: open_random_access(filesystem, path, counter, num_bytes))
+        self._file = ReopenedFile(lambda: open_random_access(store, path, counter, num_bytes))
         try:
             file = self.file
             try:
@@ -383,14 +381,7 @@ class HashTable(IndexTable):
         offsets = slot_offset(0, size) + slots * size
         is_damaged = np.ones(slots.size, dtype=bool)
         try:
-            if self._is_local:
-                self.file.read_pieces(offsets, np.full(slots.size, size), words)
-            else:
-                ranges = [(offset, offset + size) for offset in offsets.tolist()]
-                pieces = read_merged_ranges(self.file.read, ranges, _MAX_REMOTE_GAP)
-                target = words.data.cast("B")
-                for number, piece in enumerate(pieces):
-                    target[number * size : number * size + len(piece)] = piece
+            self.file.read_pieces(offsets, np.full(slots.size, size), words)
         except FILE_ERRORS as error:
             self._report_damage(f"it cannot be read ({error})")
             return words, is_damaged

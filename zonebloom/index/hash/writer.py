@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing
 
 import numpy as np
-import pyarrow.fs as pafs
 
 from zonebloom.index.hash.file import require_numbered_zones
 from zonebloom.index.hash.merge import write_merged
@@ -36,6 +35,7 @@ from zonebloom.index.hash.table import HashTable
 from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector, ZoneHashes
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
 from zonebloom.sbbf.hashing import Hashes, RowHashes
+from zonebloom.storage.encryption import IndexStore
 from zonebloom.storage.files import FileCreator
 
 _MIN_PAIRS_PER_WRITER = 1 << 20
@@ -45,20 +45,20 @@ _NO_ZONES = np.empty(0, dtype=np.int64)
 class HashSegmentWriter:
     """The writer of a segment of a build.
 
-    ``filesystem`` reads the temporary segments. Their folders have the name of the segment and a
+    ``store`` reads the temporary segments. Their folders have the name of the segment and a
     number, so the build deletes them at its end, as it deletes all segments that are not committed.
     """
 
     def __init__(
         self,
         creator: FileCreator,
-        filesystem: pafs.FileSystem,
+        store: IndexStore,
         path: str,
         parameters: HashParameters,
         num_writers: int = 1,
     ):
         self._creator = creator
-        self._filesystem = filesystem
+        self._store = store
         self._path = path
         self._parameters = parameters
         self._max_pairs = max(_MIN_PAIRS_PER_WRITER, MAX_BUFFERED_PAIRS // num_writers)
@@ -126,7 +126,7 @@ class HashSegmentWriter:
         with ExitStack() as stack:
             tables = [
                 stack.enter_context(
-                    closing(HashTable(self._filesystem, path, written.num_bytes, written.checksum))
+                    closing(HashTable(self._store, path, written.num_bytes, written.checksum))
                 )
                 for path, written in self._temporary
             ]

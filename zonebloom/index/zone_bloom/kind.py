@@ -63,8 +63,8 @@ class ZoneBloom(IndexKind):
         path: str,
         report: Callable[[CorruptIndex], None] | None,
     ) -> RowTable:
-        filesystem = catalog.decrypted_filesystem
-        return read_row_table(filesystem, path, segment.num_bytes, segment.checksum)
+        store = catalog.decrypted_store
+        return read_row_table(store, path, segment.num_bytes, segment.checksum)
 
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
         return write_row_table(require_row_tables(tables), catalog, path)

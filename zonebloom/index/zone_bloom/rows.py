@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
@@ -34,6 +34,9 @@ from zonebloom.sbbf.sizing import fold_filters
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.files import FileCreator
 from zonebloom.storage.ipc_layout import open_uncompressed
+
+if TYPE_CHECKING:
+    from zonebloom.storage.encryption import IndexStore
 
 # Filters of a larger batch would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
@@ -259,7 +262,5 @@ def write_row_table(tables: Sequence[RowTable], creator: FileCreator, path: str)
     return writer.close()
 
 
-def read_row_table(
-    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str
-) -> RowTable:
-    return RowTable(read_file(filesystem, path, num_bytes, checksum), path)
+def read_row_table(store: IndexStore, path: str, num_bytes: int, checksum: str) -> RowTable:
+    return RowTable(read_file(store, path, num_bytes, checksum), path)

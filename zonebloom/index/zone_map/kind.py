@@ -96,8 +96,8 @@ class ZoneMap(IndexKind):
     ) -> ZoneMapTable:
         from zonebloom.index.zone_map.table import ZoneMapTable
 
-        filesystem = catalog.decrypted_filesystem
-        return ZoneMapTable(read_file(filesystem, path, segment.num_bytes, segment.checksum), path)
+        store = catalog.decrypted_store
+        return ZoneMapTable(read_file(store, path, segment.num_bytes, segment.checksum), path)
 
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
         from zonebloom.index.zone_map.table import write_zone_map

@@ -8,7 +8,6 @@ catalog of the data: an index that is not deleted is ACTIVE if the catalog has i
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections.abc import Container
 from dataclasses import dataclass
@@ -17,10 +16,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from zonebloom.base.notices import collected_warnings, warn
-from zonebloom.catalog.folder import write_atomically
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import (
     MAX_DOCUMENT_BYTES,
@@ -41,8 +38,7 @@ from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import session_state
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.files import forget_listings, is_local, read_whole_file
-from zonebloom.storage.object_store import create_object
+from zonebloom.storage.store import store_of
 
 _SUFFIX = ".json"
 
@@ -94,22 +90,21 @@ class Documents:
         self.spark = spark
         self.encryption = encryption
         try:
-            self._filesystem, folder = open_path(spark, path)
+            filesystem, folder = open_path(spark, path)
         except SourceError as error:
             raise InvalidArgument(
                 f"documents of indices cannot be stored in {path} ({error}); set "
                 f"{SYSTEM_PATH} to another folder"
             ) from None
-        self._folder = folder.rstrip("/")
+        self._store, self._folder = store_of(filesystem), folder.rstrip("/")
 
     def files(self) -> tuple[tuple[str, int | None, int | None], ...]:
         """Return the names of all indices, with the times and sizes of their documents."""
-        forget_listings(self._filesystem)
-        selector = pafs.FileSelector(self._folder, allow_not_found=True)
+        infos = self._store.list_folder(self._folder, recursive=False)
         return tuple(
             sorted(
                 (unquote(info.base_name.removesuffix(_SUFFIX)), info.mtime_ns, info.size)
-                for info in self._filesystem.get_file_info(selector)
+                for info in infos
                 if info.base_name.endswith(_SUFFIX)
             )
         )
@@ -130,7 +125,7 @@ class Documents:
         """Return an index, or None if it has no document."""
         path = self._path(name)
         try:
-            data = read_whole_file(self._filesystem, path, MAX_DOCUMENT_BYTES)
+            data = self._store.read_whole(path, MAX_DOCUMENT_BYTES)
         except FileNotFoundError:
             return None
         try:
@@ -146,29 +141,14 @@ class Documents:
 
     def create(self, managed: ManagedIndex) -> bool:
         """Write the document of a new index. Return False if there is one already."""
-        path, data = self._path(managed.name), encode_document(managed)
-        self._filesystem.create_dir(self._folder, recursive=True)
-        if is_local(self._filesystem):
-            return write_atomically(path, data, os.link)
-        is_made = create_object(self._filesystem, path, data)
-        if is_made is None:
-            # The store has no conditional put.
-            is_made = self.get(managed.name) is None
-            if is_made:
-                self.replace(managed)
-        return is_made
+        return self._store.put_if_absent(self._path(managed.name), encode_document(managed))
 
     def replace(self, managed: ManagedIndex) -> None:
         """Write the document of an existing index anew."""
-        path, data = self._path(managed.name), encode_document(managed)
-        if is_local(self._filesystem):
-            write_atomically(path, data, os.replace)
-            return
-        with self._filesystem.open_output_stream(path) as sink:
-            sink.write(data)
+        self._store.replace(self._path(managed.name), encode_document(managed))
 
     def remove(self, name: str) -> None:
-        self._filesystem.delete_file(self._path(name))
+        self._store.filesystem.delete_file(self._path(name))
 
     def catalog(self, managed: ManagedIndex) -> Catalog:
         """Return the catalog of an index, also if its data is gone."""

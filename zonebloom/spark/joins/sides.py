@@ -19,7 +19,6 @@ from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import with_index
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
 from zonebloom.spark.versions import is_classic
-from zonebloom.storage.files import is_local
 from zonebloom.values.columns import find_column
 
 Index: TypeAlias = "FilePaths | Dataset | None"
@@ -57,7 +56,7 @@ class JoinSide:
         if self.index is None or not self.index.opened.indices or not is_classic(self.spark):
             return self._input
         catalog = self.index.opened.catalog
-        folder = catalog.folder if is_local(catalog.filesystem) else None
+        folder = None if catalog.store.has_round_trips else catalog.folder
         return with_index(self._input, IndexLookup(self.spark, folder, catalog.encryption).ask)
 
     def key_field(self, name: str) -> StructField:

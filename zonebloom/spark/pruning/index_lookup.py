@@ -37,9 +37,9 @@ from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.files import is_folder
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import folders_above, plain_path, split_path
+from zonebloom.storage.store import store_of
 
 CachedType = TypeVar("CachedType")
 
@@ -198,7 +198,7 @@ class IndexLookup:
         """Return the folder of the index of a data folder, or None if there is none."""
         folder = default_index_folder(filesystem, root)
         try:
-            has_index = is_folder(filesystem, posixpath.join(folder, VERSIONS))
+            has_index = store_of(filesystem).is_folder(posixpath.join(folder, VERSIONS))
         except (OSError, pa.ArrowException):
             # If its catalog cannot be read either, that is reported.
             has_index = True

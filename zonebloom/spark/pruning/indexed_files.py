@@ -36,7 +36,7 @@ from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.stored_schema import stored_schema
 from zonebloom.storage.file_states import look_at_files
-from zonebloom.storage.files import is_local
+from zonebloom.storage.store import store_of
 
 _MAX_LISTED_FILES = 3
 
@@ -48,7 +48,7 @@ class _ListedSource(Source):
     def __post_init__(self) -> None:
         is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
         object.__setattr__(self, "is_parquet", is_parquet)
-        object.__setattr__(self, "is_local", is_local(self.filesystem))
+        object.__setattr__(self, "store", store_of(self.filesystem))
         object.__setattr__(self, "has_views", False)
         # `CatalogFiles` looks at the files, and knows their paths.
         object.__setattr__(self, "_paths", [])

@@ -55,7 +55,6 @@ from zonebloom.spark.tagging.keys import FRAGMENT_ID, PATH, ROW_OFFSET, KeyFrame
 from zonebloom.spark.task_reader import TaskReader, combine_batches
 from zonebloom.spark.types import cast_for_spark
 from zonebloom.spark.versions import arrow_schema, arrow_table, frame_of_arrow
-from zonebloom.storage.files import is_local
 
 # The driver collects filters of at most this many bytes. The default of spark.driver.maxResultSize
 # is 1 GiB.
@@ -148,7 +147,7 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
     num_rows = sum(_num_rows(plan, present[number]) for number, plan in numbered_plans)
     plans = [(present[number].fragment_id, plan) for number, plan in numbered_plans]
     spark = keys.sparkSession
-    if are_few_keys and is_local(source.filesystem) and num_rows <= _MAX_DRIVER_ROWS:
+    if are_few_keys and not source.store.has_round_trips and num_rows <= _MAX_DRIVER_ROWS:
         with ThreadPoolExecutor(num_cores()) as pool:
             batch_lists = map_in_order(
                 pool, lambda part: list(reader.batches([part])), plans, num_cores() + 1
