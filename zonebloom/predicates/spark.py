@@ -178,7 +178,8 @@ class _SparkSqlTranslator(SqlTranslator):
                     if found is not None:
                         return found
             return self._comparer.requires_element(self._path_of(node.this), item)
-        if node.args.get("negate"):
+        # Other nodes, such as CASE and most functions, have no operand here that is a node.
+        if node.key not in ("eq", "in", *_TEXT_FUNCTIONS) or node.args.get("negate"):
             return None
         side, others = node.this, node.expressions or [node.expression]
         # Equality alone is symmetric.
