@@ -68,6 +68,27 @@ def test_a_new_session_has_caches_of_its_own(spark, lake):
     assert zs.prune(other.read.parquet(lake)).where("id = 142").count() == 1
 
 
+def test_sessions_of_one_application_scan_with_their_own_keys(spark, tmp_path):
+    first, second, third = spark, spark.newSession(), spark.newSession()
+    for number, session in enumerate((first, second)):
+        folder = tmp_path / "lakes" / str(number)
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": range(100)}), folder / "a.parquet")
+        keys = zb.Encryption("a", {"a": bytes([number + 65]) * 32})
+        ds = zb.dataset(folder, encryption=keys, index_dir=tmp_path / f"index_{number}")
+        ds.create_scalar_index("id", number_of_items=10, spark=False)
+        frame = zs.scan(session, ds, "id = 42")
+        assert frame.count() == 1
+        assert zs.explain(frame).scans[0].indices[0].kept_zones == 1
+        frame.createOrReplaceGlobalTempView(f"scan_{number}")
+    assert zs.scan(third, str(tmp_path / "lakes"), "id = 42").count() == 2
+    for number, others in enumerate([(second, third), (first, third)]):
+        for other in (*others, spark.newSession()):
+            frame = other.table(f"global_temp.scan_{number}")
+            assert frame.count() == 1
+            assert "in the session that made it" in str(zs.explain(frame))
+
+
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
 def test_two_python_objects_of_one_session_share_its_keys(spark, lake):
     """Each scan is numbered with its keys. Two scans must not get the same number."""

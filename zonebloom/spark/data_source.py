@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -40,25 +41,26 @@ def register_source_for(
 ) -> str | None:
     """Register the data source in a session, with what a scan of some paths needs.
 
-    Read the S3 settings of the session only if a path needs them. Return the number under which
-    the session stores the keys, or None without keys.
+    Read the S3 settings of the session only if a path needs them. Return the id under which
+    the session stores the keys, or None without keys. Ids are unique, so that no session takes a
+    scan of another session for one with its own keys.
     """
     state = session_state(spark)
     s3a = s3a_settings(spark, [paths] if isinstance(paths, str) else paths)
     with application_state(spark).lock:
         registered = state.source or ZoneBloomSource
         s3a = s3a or registered.s3a
-        numbers = [number for number, value in registered.keys.items() if value == encryption]
-        number = numbers[0] if numbers else str(len(registered.keys))
+        known_ids = [key_id for key_id, value in registered.keys.items() if value == encryption]
+        key_id = known_ids[0] if known_ids else uuid4().hex
         keys = registered.keys
         if encryption is not None:
-            keys = _SessionKeys({**keys, number: encryption})
+            keys = _SessionKeys({**keys, key_id: encryption})
         if state.source is None or (s3a, keys) != (registered.s3a, registered.keys):
             # Secrets are attributes of the class, because options would appear in query plans.
             source = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
             register_source(spark, source if s3a or keys else ZoneBloomSource)
             state.source = source
-    return None if encryption is None else number
+    return None if encryption is None else key_id
 
 
 class _SessionKeys(dict[str, Encryption]):
@@ -121,5 +123,5 @@ class ZoneBloomSource(DataSource):
         if REQUEST not in self.options:
             raise InvalidArgument("this data source is read by zonebloom.spark.scan(spark, path)")
         request = ScanRequest.from_text(self.options[REQUEST])
-        number = request.encryption
-        return Load(request, self.s3a, None if number is None else self.keys[number])
+        key_id = request.encryption
+        return Load(request, self.s3a, None if key_id is None else self.keys[key_id])

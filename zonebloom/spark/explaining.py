@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from zonebloom.base import arguments
@@ -95,14 +96,19 @@ def explain(frame: DataFrame) -> Explanation:
 def _describe_scans(frame: DataFrame, requests: list[str], filters: list[str]) -> Explanation:
     """Describe the scans of the data source, and the filters of joins."""
     source = session_state(frame.sparkSession).source
+    known_keys = {} if source is None else source.keys
     notes = [Note(Reason.JOIN_FILTERED, text) for text in filters]
     scans = []
     for text in requests:
         request = ScanRequest.from_text(text)
-        keys = None if request.encryption is None else source.keys[request.encryption]
+        if request.encryption is not None and request.encryption not in known_keys:
+            text = "the keys of the scan are in the session that made it; explain it there"
+            notes.append(Note(Reason.DATA_UNREADABLE, text))
+            continue
+        keys = known_keys.get(request.encryption)
         try:
             scans.append(Load(request, frame.sparkSession, keys).plan(described=True))
-        except (ZoneBloomError, OSError) as error:
+        except (ZoneBloomError, OSError, pa.ArrowException) as error:
             notes.append(Note(Reason.DATA_UNREADABLE, str(error)))
     return Explanation(notes=tuple(notes), scans=tuple(scans))
 

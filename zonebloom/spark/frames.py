@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,7 +18,7 @@ from zonebloom.spark.load import ScanRequest
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
 from zonebloom.spark.session_settings import parallelism, quote_name
-from zonebloom.spark.versions import is_classic, spark_context
+from zonebloom.spark.versions import active_session, is_classic, spark_context
 from zonebloom.storage.paths import absolute_path, is_uri, plain_path
 
 FilePaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -105,9 +106,10 @@ def scan(
         timezone=spark.conf.get("spark.sql.session.timeZone") if is_classic(spark) else None,
         old_calendar=rebases_unknown_writers(spark),
         parallelism=parallelism(spark),
-        encryption=register_source_for(spark, source, encryption),
     )
-    frame = spark.read.format(NAME).option(REQUEST, request.to_text()).load()
+    with active_session(spark):
+        request = replace(request, encryption=register_source_for(spark, source, encryption))
+        frame = spark.read.format(NAME).option(REQUEST, request.to_text()).load()
     if filter is not None:
         frame = frame.where(filter)
     if columns is not None:

@@ -66,7 +66,7 @@ class ScanRequest:
     parallelism : int
         The number of tasks that run at one time, or 0 if it is unknown.
     encryption : str or None
-        The number under which the session stores the keys of the index.
+        The id under which the session stores the keys of the index.
     """
 
     source: str | list[str]

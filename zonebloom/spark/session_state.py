@@ -81,7 +81,7 @@ class ApplicationState:
     sessions : dict
         The states of sessions by session id.
     lock : Lock
-        Held while a data source is registered, so that no two get the same number.
+        Held while a data source is registered, so that none replaces the keys of another.
     """
 
     sessions: dict[str, SessionState] = field(default_factory=dict)

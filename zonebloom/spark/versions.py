@@ -133,6 +133,29 @@ def register_source(spark: SparkSession, source: Any) -> None:
 
 
 @contextmanager
+def active_session(spark: Any) -> Iterator[None]:
+    """Make a classic session the active one of this thread for a while.
+
+    Spark registers a data source in the session that is asked, but looks up its name in the active
+    one.
+    """
+    if not is_classic(spark):
+        yield
+        return
+    package = "org.apache.spark.sql." + ("classic." if _HAS_CLASSIC_PACKAGE else "")
+    sessions = getattr(spark._jvm, f"{package}SparkSession")
+    active = sessions.getActiveSession()
+    sessions.setActiveSession(java_session(spark))
+    try:
+        yield
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
+
+
+@contextmanager
 def access_to_plans(spark: Any) -> Iterator[Any]:
     """Yield the JVM of a session, ready to call Python.
 
