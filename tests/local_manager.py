@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from zonebloom.spark import IndexManager
-from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.managed_indices import SYSTEM_PATH
 
 
 class LocalManager(IndexManager):

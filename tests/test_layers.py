@@ -48,10 +48,6 @@ SUBFOLDERS = {
 ALLOWED_UPWARDS = {
     ("facade.engine", "spark.jobs"): "a build uses the active Spark session",
     (
-        "spark.pruning.index_lookup",
-        "spark.hyperspace.documents",
-    ): "an index that a manager deleted is not used",
-    (
         "facade.opening",
         "spark.session_settings",
     ): "a dataset uses the settings of the active Spark session",
@@ -347,7 +343,7 @@ def test_every_allowed_upward_import_exists():
         Import("scan.plan", "facade", is_for_types=True),
         Import("facade.dataset", "plots"),
         Import("parquet.nested_reader", "index.table"),
-        Import("spark.pruning.prune", "spark.hyperspace.documents"),
+        Import("spark.pruning.prune", "spark.hyperspace.source"),
     ],
     ids=lambda edge: f"{edge.source} to {edge.target}",
 )

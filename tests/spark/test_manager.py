@@ -29,8 +29,8 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.hyperspace.source import open_managed_source
+from zonebloom.spark.managed_indices import SYSTEM_PATH
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]

@@ -28,7 +28,7 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.spark import BFIndexConfig
-from zonebloom.spark.hyperspace.documents import Documents, ManagedIndex, State
+from zonebloom.spark.managed_indices import Documents, ManagedIndex, State
 
 STORED = ManagedIndex("ids", "/lake", "/ü", ("id", "a.b"), expected_num_items=7, fpp=0.01)
 
@@ -311,7 +311,7 @@ REMOTE = """
     import sys
     from local_manager import LocalManager
     from zonebloom.spark import BFIndexConfig
-    from zonebloom.spark.hyperspace.documents import Documents
+    from zonebloom.spark.managed_indices import Documents
 
     documents = Documents("s3a://system/folder")
     assert documents.all() == []

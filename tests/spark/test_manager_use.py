@@ -19,7 +19,7 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.spark.managed_indices import SYSTEM_PATH
 from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.pruning.explanation import Reason
 
@@ -292,6 +292,33 @@ def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
     assert files(other, frame) == EVERY
     manager.restore_index("ids")
     assert files(other, frame) == [2]
+
+
+@pytest.mark.parametrize("index_dir", [None, "relative", "link"])
+def test_no_function_uses_a_deleted_index(spark, conf, tmp_path, monkeypatch, index_dir):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    conf.set(SYSTEM_PATH, str(tmp_path / "system"))
+    conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    lake = make_lake(tmp_path / "lake")
+    manager = IndexManager(spark, index_dir=index_dir)
+    manager.create_index(str(lake), BFIndexConfig("ids", ["id"]))
+    ds = zb.dataset(lake, index_dir=index_dir)
+    frame, keys = spark.read.parquet(str(lake)), spark.range(2003, 2004)
+    functions = {
+        "apply": lambda: zs.explain(manager.apply(frame.where("id = 2003"))).relations[0].indices,
+        "scan": lambda: zs.explain(zs.scan(spark, ds, "id = 2003")).scans[0].indices,
+        "join": lambda: zs.explain(zs.filter_join(keys, frame, "id", right_index=ds)).notes,
+    }
+    assert all(function() for function in functions.values())
+    manager.delete_index("ids")
+    # A document that cannot be read does not bring the others back into use.
+    (tmp_path / "system" / "other.json").mkdir()
+    with pytest.warns(IndexNotUsedWarning, match="made without an index"):
+        assert not [name for name, function in functions.items() if function()]
+    with pytest.warns(IndexNotUsedWarning, match="there is no index on id"):
+        assert zs.tag_location(keys, ds, "id").where("path IS NOT NULL").count() == 1
 
 
 # why_not

@@ -17,8 +17,8 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import ZoneBloomError
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.load import Load, ScanRequest
+from zonebloom.spark.managed_indices import SYSTEM_PATH
 from zonebloom.spark.session_state import session_state
 from zonebloom.storage import paths
 from zonebloom.storage.object_store import s3_options

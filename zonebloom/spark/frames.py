@@ -15,6 +15,7 @@ from zonebloom.errors import InvalidArgument, ZoneBloomError
 from zonebloom.facade.dataset import Dataset, require_no_filter
 from zonebloom.spark.data_source import NAME, REQUEST, register_source_for
 from zonebloom.spark.load import ScanRequest
+from zonebloom.spark.managed_indices import deleted_indices
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
 from zonebloom.spark.session_settings import parallelism, quote_name
@@ -106,6 +107,7 @@ def scan(
         timezone=spark.conf.get("spark.sql.session.timeZone") if is_classic(spark) else None,
         old_calendar=rebases_unknown_writers(spark),
         parallelism=parallelism(spark),
+        deleted=sorted(deleted_indices(spark)),
     )
     with active_session(spark):
         request = replace(request, encryption=register_source_for(spark, source, encryption))

@@ -31,6 +31,7 @@ from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.tasks import ScanTask, split_into_partitions
 from zonebloom.sources.int96 import int96_leaves
 from zonebloom.sources.source import Source
+from zonebloom.spark.managed_indices import without_deleted_indices
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import RebaseCheck
 from zonebloom.spark.task_reader import TaskReader
@@ -67,6 +68,8 @@ class ScanRequest:
         The number of tasks that run at one time, or 0 if it is unknown.
     encryption : str or None
         The id under which the session stores the keys of the index.
+    deleted : list of pairs
+        The indices that managers of the session deleted, as `deleted_indices` returns them.
     """
 
     source: str | list[str]
@@ -77,6 +80,7 @@ class ScanRequest:
     old_calendar: bool = False
     parallelism: int = 0
     encryption: str | None = None
+    deleted: Sequence[tuple[str, str]] = ()
 
     @classmethod
     def from_text(cls, text: str) -> ScanRequest:
@@ -94,6 +98,8 @@ class Load:
     ):
         columns = request.columns or ()
         opened = open_dataset(request.source, spark, request.index_dir, encryption, columns)
+        deleted = {(folder, name) for folder, name in request.deleted}
+        opened = without_deleted_indices(opened, deleted)
         names = opened.schema.names
         if len(set(names)) < len(names):
             raise SourceError("several columns have the same name; rename them first")
@@ -224,7 +230,7 @@ class SparkFiles:
             schema = pa.schema(fields, source.schema.metadata)
             file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
             source = replace(source, schema=schema, file_format=file_format)
-            ds = Dataset(OpenedDataset(source, ds.opened.catalog), ds.title)
+            ds = Dataset(OpenedDataset(source, ds.opened.catalog, ds.opened.version), ds.title)
         rebase = RebaseCheck.of(source, instants, old_calendar)
         return cls(ds, rebase, types, frozenset(other_types), ignores_case)
 

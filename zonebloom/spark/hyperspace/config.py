@@ -24,14 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from zonebloom.base import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.sizing import validate_target
-from zonebloom.storage.paths import absolute_path, is_uri, plain_path
-
-SYSTEM_PATH = "zonebloom.system.path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +83,3 @@ def require_name(name: Any) -> str:
             "'/' and '.'"
         )
     return name
-
-
-def system_path(spark: SparkSession) -> str:
-    """Return the folder of the documents of a session's indices."""
-    path = spark.conf.get(SYSTEM_PATH, None) or spark.conf.get(f"spark.{SYSTEM_PATH}", None)
-    if not path:
-        path = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
-    return absolute_path(plain_path(path, encoded=is_uri(path)))

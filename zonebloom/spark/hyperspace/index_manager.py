@@ -43,8 +43,7 @@ from zonebloom.facade.indices import refresh_indices
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import index_kind
 from zonebloom.spark.explaining import explain
-from zonebloom.spark.hyperspace.config import BFIndexConfig, require_name, system_path
-from zonebloom.spark.hyperspace.documents import Documents, ManagedIndex, State
+from zonebloom.spark.hyperspace.config import BFIndexConfig, require_name
 from zonebloom.spark.hyperspace.source import (
     STATISTICS_SCHEMA,
     open_managed_source,
@@ -52,6 +51,7 @@ from zonebloom.spark.hyperspace.source import (
     statistics_rows,
 )
 from zonebloom.spark.jobs import spark_engine
+from zonebloom.spark.managed_indices import Documents, ManagedIndex, State, system_path
 from zonebloom.spark.pruning.explanation import Explanation, Note, Reason
 from zonebloom.spark.pruning.index_lookup import IndexDir, IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import with_index

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
-from zonebloom.spark.hyperspace.documents import Documents, ManagedIndex
+from zonebloom.spark.managed_indices import Documents, ManagedIndex
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.versions import input_files, is_classic, query_execution

@@ -14,6 +14,7 @@ from zonebloom.base import arguments
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.frames import FilePaths, absolute_paths
+from zonebloom.spark.managed_indices import deleted_indices, without_deleted_indices
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import with_index
@@ -46,6 +47,8 @@ class JoinSide:
             )
         if not isinstance(index, Dataset | None):
             index = open_dataset(absolute_paths(index), spark)
+        if index is not None:
+            index = without_deleted_indices(index, deleted_indices(spark))
         self.index = index
         self._input = frame
         self._fields = list(frame.schema)

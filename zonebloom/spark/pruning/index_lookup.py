@@ -29,6 +29,7 @@ from zonebloom.errors import (
     ZoneBloomError,
 )
 from zonebloom.index.row_keys.rules import columns_of_entry
+from zonebloom.spark.managed_indices import DeletedIndices, deleted_indices, names_in_use
 from zonebloom.spark.pruning.answer import PruningResult, merge_results
 from zonebloom.spark.pruning.explanation import Note, Reason
 from zonebloom.spark.pruning.indexed_files import CatalogFiles, find_known_files
@@ -38,7 +39,7 @@ from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.paths import folders_above, plain_path, split_path
+from zonebloom.storage.paths import absolute_path, folders_above, plain_path, split_path
 from zonebloom.storage.store import store_of
 
 CachedType = TypeVar("CachedType")
@@ -63,11 +64,10 @@ class IndexLookup:
         if encryption is not None:
             arguments.require_secret(encryption, Encryption, "encryption")
         self._spark = spark
-        self._index_dir = (
-            None
-            if index_dir is None
-            else plain_path(arguments.require_path(index_dir, "index_dir")).rstrip("/")
-        )
+        self._index_dir = None
+        if index_dir is not None:
+            index_dir = absolute_path(arguments.require_path(index_dir, "index_dir"))
+            self._index_dir = plain_path(index_dir).rstrip("/")
         self.encryption = encryption
         self._cache: LruCache[Any] = LruCache()
 
@@ -83,8 +83,10 @@ class IndexLookup:
                 results = [PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)]
             else:
                 groups = self._files_by_root(scan.files, roots, known_folders)
+                deleted = deleted_indices(self._spark)
                 results = [
-                    self._ask_root(root, files, scan, known_folders) for root, files in groups
+                    self._ask_root(root, files, scan, known_folders, deleted)
+                    for root, files in groups
                 ]
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
@@ -216,7 +218,12 @@ class IndexLookup:
         return cached[1]
 
     def _ask_root(
-        self, root: str, files: ListedFiles, scan: JvmScan, known_folders: KnownFolders
+        self,
+        root: str,
+        files: ListedFiles,
+        scan: JvmScan,
+        known_folders: KnownFolders,
+        deleted: DeletedIndices,
     ) -> PruningResult:
         try:
             filesystem, base = open_path(self._spark, root)
@@ -226,7 +233,7 @@ class IndexLookup:
         try:
             place = root, base
             catalog_files = self._catalog_files(
-                place, filesystem, files, scan.columns, known_folders
+                place, filesystem, files, scan.columns, known_folders, deleted
             )
             results = [files_of_catalog.ask(scan) for files_of_catalog in catalog_files]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
@@ -242,6 +249,7 @@ class IndexLookup:
         files: ListedFiles,
         columns: frozenset[str],
         known_folders: KnownFolders,
+        deleted: DeletedIndices,
     ) -> Iterator[CatalogFiles]:
         """Yield the files with the catalog that is used for them, if any catalog knows them.
 
@@ -249,16 +257,11 @@ class IndexLookup:
         ``place`` is a root as Spark writes it, and as a path in the file system. Indices that a
         manager of the session deleted are not used.
         """
-        from zonebloom.spark.hyperspace.documents import deleted_indices
-
-        deleted = deleted_indices(self._spark)
         first = None
         for folder in self._index_folders(filesystem, place[1], known_folders):
             try:
-                catalog, names = self._catalog(filesystem, folder), None
-                if deleted_names := {name for place, name in deleted if place == folder}:
-                    names = frozenset(catalog.latest().indices) - deleted_names
-                catalog_files = self._open_files(place, catalog, files, names)
+                catalog = self._catalog(filesystem, folder)
+                catalog_files = self._open_files(place, catalog, files, deleted)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
                 warn(IndexNotUsedWarning(f"the index in {folder} is not used: {error}"))
                 continue
@@ -281,21 +284,18 @@ class IndexLookup:
         place: tuple[str, str],
         catalog: Catalog,
         files: ListedFiles,
-        names: frozenset[str] | None = None,
+        deleted: DeletedIndices,
     ) -> CatalogFiles | None:
-        """Return the files with a catalog, or None if it knows none of them.
-
-        Only the named indices are used, or all if there are no names.
-        """
+        """Return the files with a catalog, or None if it knows none of them."""
         version, (root, base) = catalog.latest(), place
+        names = names_in_use(catalog, version.indices, deleted)
 
         def open_files() -> CatalogFiles | None:
             data_folder = root_of_index(catalog.filesystem, base, catalog.folder)
             known_files = find_known_files(version, files.paths_below(root, base), data_folder)
             if known_files is None:
                 return None
-            indices = version.indices.items()
-            used_indices = {n: entry for n, entry in indices if names is None or n in names}
-            return CatalogFiles(catalog, replace(version, indices=used_indices), known_files, files)
+            indices = {name: version.indices[name] for name in names}
+            return CatalogFiles(catalog, replace(version, indices=indices), known_files, files)
 
-        return self._cached((place, catalog.folder, names), (version, files), open_files)
+        return self._cached((place, catalog.folder, *names), (version, files), open_files)

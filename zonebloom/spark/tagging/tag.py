@@ -13,6 +13,7 @@ from zonebloom.base import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.facade.dataset import Dataset, require_no_filter
 from zonebloom.spark.load import SparkFiles
+from zonebloom.spark.managed_indices import deleted_indices, without_deleted_indices
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
 from zonebloom.spark.session_settings import is_case_sensitive, quote_name
@@ -176,6 +177,7 @@ def _locate(
         ds = open_dataset(path, keys.sparkSession, columns=names)
     require_no_filter(ds, "zonebloom.spark")
     spark = keys.sparkSession
+    ds = without_deleted_indices(ds, deleted_indices(spark))
     files = SparkFiles.of(ds, rebases_unknown_writers(spark), not is_case_sensitive(spark))
     names = [on] if isinstance(on, str) else list(on)
     partition_names = [partition_by] if isinstance(partition_by, str) else list(partition_by)

@@ -1,4 +1,4 @@
-"""The documents of managed indices: one small file for each index in the system folder.
+"""The indices of managers: one small document for each in the system folder of a session.
 
     <system path>/<name of the index>.json
 
@@ -9,8 +9,8 @@ catalog of the data: an index that is not deleted is ACTIVE if the catalog has i
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote, unquote
@@ -33,14 +33,28 @@ from zonebloom.errors import (
     ZoneBloomError,
 )
 from zonebloom.facade.dataset import Dataset
-from zonebloom.spark.hyperspace.config import SYSTEM_PATH, system_path
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import session_state
 from zonebloom.storage.encryption import Encryption
+from zonebloom.storage.paths import absolute_path, is_uri, plain_path
 from zonebloom.storage.store import store_of
 
+SYSTEM_PATH = "zonebloom.system.path"
 _SUFFIX = ".json"
+
+
+# The catalog's folder and the name of each index that a manager deleted.
+DeletedIndices = Collection[tuple[str, str]]
+
+
+def system_path(spark: Any) -> str:
+    """Return the folder of the documents of a session's indices."""
+    path = spark.conf.get(SYSTEM_PATH, None) or spark.conf.get(f"spark.{SYSTEM_PATH}", None)
+    if not path:
+        path = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
+    return absolute_path(plain_path(path, encoded=is_uri(path)))
 
 
 class State(StrEnum):
@@ -110,12 +124,12 @@ class Documents:
         )
 
     def all(self) -> list[ManagedIndex]:
-        """Return all indices, ordered by name. Warn of damaged documents, and leave them out."""
+        """Return all indices, ordered by name. Warn of unreadable documents, and leave them out."""
         managed_indices: list[ManagedIndex] = []
         for name, _, _ in self.files():
             try:
                 managed = self.get(name)
-            except CorruptIndex as error:
+            except (CorruptIndex, OSError) as error:
                 warn(IndexNotUsedWarning(f"index {name!r} is not used: {error}"))
             else:
                 managed_indices += [] if managed is None else [managed]
@@ -164,8 +178,8 @@ class Documents:
         return posixpath.join(self._folder, quote(name, safe="") + _SUFFIX)
 
 
-def deleted_indices(spark: Any) -> frozenset[tuple[str, str]]:
-    """Return the deleted indices of a session's managers: the catalog's folder and the name.
+def deleted_indices(spark: Any) -> DeletedIndices:
+    """Return the deleted indices of a session's managers.
 
     Documents are read again only if one of them changed.
     """
@@ -176,7 +190,7 @@ def deleted_indices(spark: Any) -> frozenset[tuple[str, str]]:
         if state.deleted_indices is None or state.deleted_indices[0] != files:
             with collected_warnings():
                 deleted = frozenset(
-                    (documents.catalog(managed).folder, name)
+                    (_folder_of(documents.catalog(managed)), name)
                     for managed in documents.all()
                     if managed.is_deleted
                     for name in managed.indices.values()
@@ -186,3 +200,28 @@ def deleted_indices(spark: Any) -> frozenset[tuple[str, str]]:
         # Queries do not depend on a system folder, and may use all indices without losing a row.
         return frozenset()
     return state.deleted_indices[1]
+
+
+def names_in_use(catalog: Catalog, names: Iterable[str], deleted: DeletedIndices) -> list[str]:
+    """Return those of the names of indices in a catalog that no manager deleted."""
+    folder = _folder_of(catalog) if deleted else ""
+    return [name for name in names if (folder, name) not in deleted]
+
+
+def without_deleted_indices(ds: Dataset, deleted: DeletedIndices) -> Dataset:
+    """Return a dataset without the indices that a manager deleted, or the dataset itself."""
+    opened = ds.opened
+    indices = opened.version.indices
+    names = names_in_use(opened.catalog, indices, deleted)
+    if len(names) == len(indices):
+        return ds
+    version = replace(opened.version, indices={name: indices[name] for name in names})
+    return Dataset(
+        OpenedDataset(opened.source, opened.catalog, version, opened.uses_embedded_filters),
+        ds.title,
+    )
+
+
+def _folder_of(catalog: Catalog) -> str:
+    """Return the folder of a catalog, without symbolic links if it is local."""
+    return store_of(catalog.filesystem).resolve(catalog.folder)
