@@ -13,6 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from joined import explain_join
+from pyspark.errors import NumberFormatException
 from pyspark.sql import functions as sf
 from seams import set_constant
 from spark_data import files_read, settings
@@ -29,6 +30,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter, key_origin
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.pruning import optimizer_rule
+from zonebloom.spark.session_settings import byte_count
 
 NAN = float("nan")
 
@@ -472,8 +474,12 @@ def test_misuse_is_refused(spark, folder, oracle, other_frame):
         zs.filter_join(other_frame, oracle, "id")
     with pytest.raises(InvalidArgument, match=r"right is '.*'; give a DataFrame"):
         zs.filter_join(other_frame, folder, "id")
-    with pytest.raises(InvalidArgument, match="on is"):
-        zs.filter_join(other_frame, oracle, [], right_index=folder)
+    for on in ([], 5, None, [5]):
+        with pytest.raises(InvalidArgument, match="on is"):
+            zs.filter_join(other_frame, oracle, on, right_index=folder)
+    for index in ([], 5, [5], b"path"):
+        with pytest.raises(InvalidArgument, match=r"right_index is .*; give"):
+            zs.filter_join(other_frame, oracle, "id", right_index=index)
     with pytest.raises(ColumnNotFound, match="right has no column 'nope'"):
         nope = other_frame.withColumn("nope", sf.lit(1))
         zs.filter_join(nope, oracle, "nope", right_index=folder)
@@ -494,6 +500,23 @@ def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, other_fra
 
 def keyed(spark, *values, name="id", kind="bigint"):
     return spark.createDataFrame([(value,) for value in values], f"{name} {kind}")
+
+
+SIZES = ["0", "4096", "4096B", "4k", "4kb", " 4KiB ", "7m", "5G", "5gib", "2t", "2pb"]
+
+
+@pytest.mark.parametrize(
+    "text", [*SIZES, "", "g", "4 g", "1.5g", "0x10", "4e", "4bb", "4ib", "4g2"]
+)
+def test_sizes_are_read_as_spark_reads_them(spark, text):
+    parse = spark._jvm.org.apache.spark.network.util.JavaUtils
+    if text in SIZES:
+        assert byte_count(text) == parse.byteStringAsBytes(text)
+        assert byte_count(text, default_unit="m") >> 20 == parse.byteStringAsMb(text)
+    else:
+        with pytest.raises(NumberFormatException):
+            parse.byteStringAsBytes(text)
+        assert byte_count(text) == -1
 
 
 def indexed(folder, *columns):

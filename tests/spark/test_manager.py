@@ -338,6 +338,8 @@ def test_the_manager_notices_an_index_that_was_dropped_without_it(ids, lake):
     zb.dataset(lake).drop_index("ids.Name")
     with pytest.raises(IndexNotFound, match=r"ids\.Name.*mode='full'"):
         ids.refresh_index("ids", mode="incremental")
+    with pytest.raises(IndexNotFound, match=r"ids\.Name.*mode='full'"):
+        ids.optimize_index("ids")
     assert state(ids) == "DOESNOTEXIST"
     ids.refresh_index("ids", mode="full")
     assert state(ids) == "ACTIVE"
@@ -520,6 +522,8 @@ def test_frames_with_more_than_a_read_are_refused(manager, spark, lake, tmp_path
             InvalidArgument, match=r"not just a read|not of Parquet|all files of one"
         ):
             manager.create_index(wrong_frame, config)
+    with pytest.raises(InvalidArgument, match="df is 5; give a DataFrame, or the path"):
+        manager.create_index(5, config)
     with pytest.raises(InvalidArgument, match="give a BFIndexConfig"):
         manager.create_index(frame, {"name": "ids"})
     with pytest.raises(EngineError, match="give a SparkSession"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
@@ -78,14 +80,35 @@ def test_damaged_documents_are_noticed_and_leave_the_others_in_use(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(CorruptIndex, match=r"ids\.json cannot be read"):
             documents.get("ids")
+    path.unlink()
+    path.mkdir()
     documents.create(replace(STORED, name="others"))
     with pytest.warns(IndexNotUsedWarning, match=r"'ids' is not used.*ids\.json"):
         assert [managed.name for managed in documents.all()] == ["others"]
 
 
-def test_a_folder_that_cannot_be_opened_is_named():
+def test_a_folder_that_cannot_be_opened_is_named(tmp_path):
     with pytest.raises(InvalidArgument, match=r"dbfs://x.*mounted.*set zonebloom\.system"):
         Documents("dbfs://x/indexes")
+    (tmp_path / "file").write_bytes(b"")
+    documents = Documents(str(tmp_path / "file"))
+    for action in (documents.all, lambda: documents.get("ids")):
+        with pytest.raises(InvalidArgument, match=r"file \(.*set zonebloom\.system"):
+            action()
+
+
+def test_only_one_of_eight_threads_creates_a_document(tmp_path):
+    start = threading.Barrier(8)
+
+    def create(number):
+        start.wait()
+        return Documents(str(tmp_path)).create(replace(STORED, expected_num_items=number))
+
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(create, range(8)))
+    assert outcomes.count(True) == 1
+    stored = Documents(str(tmp_path)).get("ids")
+    assert stored == replace(STORED, expected_num_items=outcomes.index(True))
 
 
 # An action removes only what it made. The files are small, so builds run in this process.
@@ -366,3 +389,28 @@ def test_a_vacuum_that_cannot_delete_segments_warns_and_succeeds(lake, tmp_path)
         manager.vacuum_index("ids")
     assert state_in(tmp_path / "system", lake) == State.DOESNOTEXIST
     assert in_catalog(lake) == {}
+
+
+def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path):
+    manager = LocalManager(tmp_path / "system")
+    manager.create_index(lake, IDS)
+    old_segments = segments(lake)
+    for name in old_segments:
+        undeletable(lake, name)
+    manager.refresh_index("ids", "full")
+    assert in_use(lake).isdisjoint(old_segments)
+    assert zb.dataset(lake).validate_index("ids.id") == 3
+
+
+def test_the_first_error_is_raised_if_the_cleanup_fails(lake, tmp_path, monkeypatch):
+    def fail(*_):
+        # From now on the catalog cannot be read, so nothing can be committed.
+        for path in (index_folder(lake) / "versions").glob("*.json"):
+            path.unlink()
+            path.mkdir()
+        raise NoFragments("the cause")
+
+    monkeypatch.setattr(Documents, "create", fail)
+    with pytest.raises(NoFragments, match="the cause") as raised:
+        LocalManager(tmp_path / "system").create_index(lake, IDS)
+    assert "may be left" in "".join(raised.value.__notes__)

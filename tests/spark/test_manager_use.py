@@ -17,7 +17,7 @@ from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
+from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.managed_indices import SYSTEM_PATH
 from zonebloom.spark.pruning import optimizer_rule
@@ -177,7 +177,7 @@ def test_a_manager_enables_the_session(manager, spark, lake):
 # Hybrid scan
 
 
-def test_changed_files_within_the_ratios_are_read(changing, spark, conf):
+def test_added_and_changed_files_are_read(changing, spark, conf):
     manager, lake = changing
     write(lake, 7)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
@@ -222,7 +222,9 @@ def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spar
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
     assert files(manager, frame) == [*EVERY, 7]
     assert manager.why_not(frame).reasons >= {Reason.HYBRID_SCAN_DISABLED}
-    message = r"hybrid scan is disabled: not indexed, so kept: 7\.parquet"
+    message = (
+        r"hybrid scan is disabled: not indexed, so kept: 7\.parquet; refresh the index, or set"
+    )
     with pytest.warns(IndexNotUsedWarning, match=message):
         assert applied(manager, frame) == expected(spark, conf, frame)
     manager.refresh_index("ids", mode="quick")
@@ -237,6 +239,19 @@ def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spar
         assert applied(manager, frame) == expected(spark, conf, frame)
     manager.refresh_index("ids", mode="incremental")
     assert files(manager, frame) == [2, 7]
+    conf.set("zonebloom.index.hybridscan.enabled", "no")
+    with pytest.warns(IndexNotUsedWarning, match="enabled is 'no'; set it to true or false"):
+        assert applied(manager, frame) == expected(spark, conf, frame)
+
+
+def test_queries_run_although_the_system_folder_cannot_be_read(
+    manager, spark, conf, lake, tmp_path
+):
+    (tmp_path / "file").write_bytes(b"")
+    conf.set(SYSTEM_PATH, str(tmp_path / "file"))
+    assert read(manager.apply(spark.read.parquet(str(lake)).where("id = 2003"))) == [1]
+    with pytest.raises(InvalidArgument, match="documents of indices cannot be stored in"):
+        manager.indexes()
 
 
 def test_deleted_or_changed_files_take_no_index_out_of_use(changing, spark, conf):

@@ -277,6 +277,9 @@ def test_errors_say_what_to_do(spark, folder):
         from pyspark.sql.functions import col
 
         zs.scan(spark, folder, col("id") == 5)
+    for path in (5, None, [], [5], {}):
+        with pytest.raises(InvalidArgument, match=r"path is .*; give"):
+            zs.scan(spark, path)
     with pytest.raises(InvalidArgument, match="give a list"):
         zs.scan(spark, folder, columns="id")
     with pytest.raises(EngineError, match="give a SparkSession"):
@@ -301,9 +304,29 @@ def test_a_dataset_stands_for_its_files(spark, tmp_path, monkeypatch):
     ds = zb.dataset("lake/p=1")
     pq.write_table(pa.table({"id": [99]}), tmp_path / "lake" / "p=1" / "new.parquet")
     assert sorted(row.id for row in zs.scan(spark, ds).collect()) == [7, 7, 10, 11]
-    for other in (ds.filter("id = 7"), zb.dataset(pa.table({"id": [1]}))):
-        with pytest.raises(InvalidArgument):
+    whole = zb.dataset("lake")
+    other_type = pa.schema([("id", pa.int32())])
+    for other, says in (
+        (ds.filter("id = 7"), "the dataset's own filter"),
+        (zb.dataset(pa.table({"id": [1]})), "write it to Parquet first"),
+        (zb.dataset("lake", schema=other_type), "its schema is not"),
+    ):
+        with pytest.raises(InvalidArgument, match=says):
             zs.scan(spark, other)
+    frames = [zs.scan(spark, whole, "id = 7") for _ in range(3)]
+    assert frames[0].count() == 4
+    deleted = tmp_path / "lake" / "p=2" / "1.parquet"
+    deleted.rename(tmp_path / "moved")
+    with pytest.raises(Exception, match=r"FragmentChanged: .*call ds\.refresh\(\)"):
+        frames[1].collect()
+    (tmp_path / "moved").rename(deleted)
+    pq.write_table(pa.table({"id": [7]}), tmp_path / "lake" / "p=2" / "2.parquet")
+    with pytest.raises(Exception, match=r"FragmentChanged: .*call ds\.refresh\(\)"):
+        frames[2].collect()
+    with pytest.raises(InvalidArgument, match=r"other files.*call ds\.refresh\(\)"):
+        zs.scan(spark, whole)
+    whole.refresh()
+    assert zs.scan(spark, whole, "id = 7").count() == 5
 
 
 def test_several_paths_are_read(spark, folder, oracle):

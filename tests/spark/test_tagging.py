@@ -569,8 +569,12 @@ def test_invalid_arguments_raise(spark, lake):
         tag_location(spark.sql("SELECT 5D AS id"), lake, "id")
     with pytest.raises(ColumnNotFound, match="key column 'nope'"):
         tag_location(keys, lake, "nope")
-    with pytest.raises(InvalidArgument, match="on is empty"):
-        tag_location(keys, lake, [])
+    for on in ([], 5, None, [5]):
+        with pytest.raises(InvalidArgument, match="on is"):
+            tag_location(keys, lake, on)
+    for function in (tag_location, files_with_keys):
+        with pytest.raises(InvalidArgument, match="keys is None; give a DataFrame"):
+            function(None, lake, "id")
     with pytest.raises(InvalidArgument, match="partition_by names 'id'"):
         tag_location(keys, lake, "id", partition_by="id")
     with pytest.raises(InvalidArgument, match="in memory"):

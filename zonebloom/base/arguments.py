@@ -131,6 +131,11 @@ def require_name_list(value: object, parameter: str, advice: str = "") -> list[s
     return [require_text(name, f"an item of {parameter}") for name in value]
 
 
+def require_names(value: object, parameter: str) -> list[str]:
+    """Return a list of names. A single name stands for a list of it."""
+    return require_name_list([value] if isinstance(value, str) else value, parameter)
+
+
 def require_integer(
     value: object, parameter: str, minimum: int = 0, maximum: int = 2**63 - 1
 ) -> int:

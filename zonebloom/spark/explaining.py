@@ -64,9 +64,7 @@ def explain(frame: DataFrame) -> Explanation:
       fragments: 1 read in part, 0 read whole, 2 skipped
         1.parquet: rows 300-400
     """
-    if not hasattr(frame, "sparkSession"):
-        raise arguments.invalid_value(frame, "frame", "give a DataFrame")
-    spark: Any = frame.sparkSession
+    spark: Any = arguments.require_instance(frame, DataFrame, "frame").sparkSession
     if frame.isStreaming:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return Explanation(notes=(note,))

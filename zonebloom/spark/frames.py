@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
@@ -14,7 +14,7 @@ from zonebloom.base.notices import collected_warnings
 from zonebloom.errors import InvalidArgument, ZoneBloomError
 from zonebloom.facade.dataset import Dataset, require_no_filter
 from zonebloom.spark.data_source import NAME, REQUEST, register_source_for
-from zonebloom.spark.load import ScanRequest
+from zonebloom.spark.load import ScanRequest, digest_of_files
 from zonebloom.spark.managed_indices import deleted_indices
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
@@ -40,8 +40,10 @@ def scan(
     spark : SparkSession
         Classic or Connect.
     path : path, URI, glob, list of them, or Dataset
-        The driver and the executors must see the files at the same path. A Dataset stands for its
-        files, with its index folder and its encryption: Spark's driver gets the keys, but they
+        The driver and the executors must see the files at the same path. A path stands for the
+        files that it has when the frame first runs. A Dataset stands for the files with which it
+        was opened, with its index folder and its encryption: if files were added or deleted before
+        the frame first runs, the frame raises an error. Spark's driver gets the keys, but they
         appear in no option and no plan. Executors read only data and get no keys.
     filter : str, optional
         A condition in Spark SQL. Zones in which it cannot be true are not read. Spark applies it
@@ -87,12 +89,12 @@ def scan(
             "apply it to the result with where()"
         )
         raise arguments.invalid_value(filter, "filter", advice)
-    encryption = None
+    encryption = digest = None
     if isinstance(path, Dataset):
         if index_dir is not None:
             raise InvalidArgument("index_dir needs a path; a Dataset has its own index folder")
         encryption, index_dir = path.opened.catalog.encryption, path.index_dir
-        source = _source_of(path, spark)
+        source, digest = _source_of(path, spark), digest_of_files(path.files)
     else:
         source = absolute_paths(path)
         # Another process, which may have another working directory, opens the paths.
@@ -103,6 +105,7 @@ def scan(
         filter=filter,
         columns=None if columns is None else arguments.require_name_list(columns, "columns"),
         index_dir=index_dir,
+        files_digest=digest,
         # Over Connect the time zone may change until a query runs, so it is read then.
         timezone=spark.conf.get("spark.sql.session.timeZone") if is_classic(spark) else None,
         old_calendar=rebases_unknown_writers(spark),
@@ -122,26 +125,48 @@ def scan(
     return frame
 
 
-def absolute_paths(paths: FilePaths) -> str | list[str]:
+def absolute_paths(paths: FilePaths, parameter: str = "path") -> str | list[str]:
     """Return a path or paths as any process opens them."""
     if isinstance(paths, str | os.PathLike):
-        return plain_path(absolute_path(os.fspath(paths)))
-    return [plain_path(absolute_path(os.fspath(path))) for path in paths]
+        return plain_path(absolute_path(arguments.require_path(paths, parameter)))
+    if not isinstance(paths, Sequence) or not paths:
+        raise arguments.invalid_value(paths, parameter, "give a path, several paths, or a Dataset")
+    names = [arguments.require_path(path, f"an item of {parameter}") for path in paths]
+    return [plain_path(absolute_path(name)) for name in names]
 
 
 def _source_of(ds: Dataset, spark: SparkSession) -> str | list[str]:
     """Return the folder or the files by which another process opens the files of a dataset."""
     require_no_filter(ds, "zonebloom.spark")
     source = ds.opened.source
+    if source.is_in_memory:
+        raise InvalidArgument(
+            "a table in memory has no files for Spark to read; write it to Parquet first"
+        )
+    if source.is_table_snapshot or source.has_views:
+        raise InvalidArgument(
+            f"{ds.title} is a table, or a part of files, that scan cannot open in another process; "
+            "give the path of Parquet files"
+        )
     folder = ds.title if is_uri(ds.title) else absolute_path(ds.title)
-    has_paths = not (source.is_table_snapshot or source.has_views or source.is_in_memory)
-    for paths in (folder, ds.files) if has_paths else ():
-        # A folder may have other files meanwhile, and a list of files has no partition columns.
-        with suppress(ZoneBloomError, OSError), collected_warnings():
-            opened = open_dataset(paths, spark, ds.index_dir, ds.opened.catalog.encryption)
-            if opened.files == ds.files and opened.schema.equals(ds.schema):
-                return paths
+    encryption = ds.opened.catalog.encryption
+    differences: list[str] = []
+    errors: list[str] = []
+    # The folder may have other files meanwhile, and a list of files has no partition columns.
+    for paths in (folder, ds.files):
+        try:
+            with collected_warnings():
+                opened = open_dataset(paths, spark, ds.index_dir, encryption)
+        except (ZoneBloomError, OSError, pa.ArrowException) as error:
+            errors.append(str(error))
+            continue
+        if opened.files == ds.files and opened.schema.equals(ds.schema):
+            return paths
+        differences.append(
+            "its schema is not the one that its files have; give the path, and cast the result"
+            if opened.files == ds.files
+            else "it has other files than when the dataset was opened; call ds.refresh()"
+        )
     raise InvalidArgument(
-        f"scan cannot open the files of {ds.title} by their paths in another process; give the "
-        "path, or call ds.refresh() if files were added since the dataset was opened"
+        f"scan cannot open {ds.title} in another process: {(differences or errors)[0]}"
     )

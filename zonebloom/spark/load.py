@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from zonebloom.base.threads import num_cores
-from zonebloom.errors import InvalidArgument, SourceError, UnsupportedType
+from zonebloom.errors import FragmentChanged, InvalidArgument, SourceError, UnsupportedType
 from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates import EngineFilter
 from zonebloom.predicates.ast import searched_columns
@@ -60,6 +61,8 @@ class ScanRequest:
         Zones in which this condition of Spark cannot be true are left out.
     columns : list of str or None
     index_dir : str or None
+    files_digest : str or None
+        The digest of the files that the source must have, or None if any are right.
     timezone : str or None
         The time zone of the session, for times without one in the filter.
     old_calendar : bool
@@ -76,6 +79,7 @@ class ScanRequest:
     filter: str | None = None
     columns: list[str] | None = None
     index_dir: str | None = None
+    files_digest: str | None = None
     timezone: str | None = None
     old_calendar: bool = False
     parallelism: int = 0
@@ -90,6 +94,11 @@ class ScanRequest:
         return json.dumps(asdict(self))
 
 
+def digest_of_files(paths: Sequence[str]) -> str:
+    """Return a text that only the same paths in the same order have in common."""
+    return hashlib.sha256(json.dumps(paths).encode()).hexdigest()
+
+
 class Load:
     """The files of a load as they are now, with its filter and columns."""
 
@@ -98,6 +107,11 @@ class Load:
     ):
         columns = request.columns or ()
         opened = open_dataset(request.source, spark, request.index_dir, encryption, columns)
+        if request.files_digest not in (None, digest_of_files(opened.files)):
+            raise FragmentChanged(
+                f"files of {opened.title} were added or deleted since the dataset was opened; call "
+                "ds.refresh() and scan again, or give the path"
+            )
         deleted = {(folder, name) for folder, name in request.deleted}
         opened = without_deleted_indices(opened, deleted)
         names = opened.schema.names

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Container, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -106,15 +107,15 @@ class Documents:
         try:
             filesystem, folder = open_path(spark, path)
         except SourceError as error:
-            raise InvalidArgument(
-                f"documents of indices cannot be stored in {path} ({error}); set "
-                f"{SYSTEM_PATH} to another folder"
-            ) from None
+            raise self._unusable(error) from None
         self._store, self._folder = store_of(filesystem), folder.rstrip("/")
 
     def files(self) -> tuple[tuple[str, int | None, int | None], ...]:
         """Return the names of all indices, with the times and sizes of their documents."""
-        infos = self._store.list_folder(self._folder, recursive=False)
+        try:
+            infos = self._store.list_folder(self._folder, recursive=False)
+        except OSError as error:
+            raise self._unusable(error) from None
         return tuple(
             sorted(
                 (unquote(info.base_name.removesuffix(_SUFFIX)), info.mtime_ns, info.size)
@@ -129,7 +130,7 @@ class Documents:
         for name, _, _ in self.files():
             try:
                 managed = self.get(name)
-            except (CorruptIndex, OSError) as error:
+            except CorruptIndex as error:
                 warn(IndexNotUsedWarning(f"index {name!r} is not used: {error}"))
             else:
                 managed_indices += [] if managed is None else [managed]
@@ -140,16 +141,17 @@ class Documents:
         path = self._path(name)
         try:
             data = self._store.read_whole(path, MAX_DOCUMENT_BYTES)
-        except FileNotFoundError:
-            return None
-        try:
             managed = from_json(ManagedIndex, decode_document(data.to_pybytes())[1])
             if managed.name != name:
                 raise ValueError(f"it is that of index {managed.name!r}")
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise self._unusable(error) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptIndex(
-                f"{path} cannot be read ({error}); restore it, or delete it, which removes the "
-                "index (its filters stay in the catalog of the data)"
+                f"{path} cannot be read ({error}); make it readable, restore it, or delete it, "
+                "which removes the index (its filters stay in the catalog of the data)"
             ) from error
         return managed
 
@@ -174,6 +176,12 @@ class Documents:
         folder = self.catalog(managed).folder
         return open_dataset(managed.path, self.spark, folder, self.encryption)
 
+    def _unusable(self, error: Exception) -> InvalidArgument:
+        return InvalidArgument(
+            f"documents of indices cannot be stored in {self.path} ({error}); set {SYSTEM_PATH} to "
+            "another folder"
+        )
+
     def _path(self, name: str) -> str:
         return posixpath.join(self._folder, quote(name, safe="") + _SUFFIX)
 
@@ -189,13 +197,14 @@ def deleted_indices(spark: Any) -> DeletedIndices:
         files = documents.path, documents.files()
         if state.deleted_indices is None or state.deleted_indices[0] != files:
             with collected_warnings():
-                deleted = frozenset(
-                    (_folder_of(documents.catalog(managed)), name)
-                    for managed in documents.all()
-                    if managed.is_deleted
-                    for name in managed.indices.values()
-                )
-            state.deleted_indices = files, deleted
+                deleted_documents = [managed for managed in documents.all() if managed.is_deleted]
+            deleted: set[tuple[str, str]] = set()
+            for managed in deleted_documents:
+                # A query cannot use an index in a file system that cannot be opened.
+                with suppress(SourceError):
+                    folder = _folder_of(documents.catalog(managed))
+                    deleted.update((folder, name) for name in managed.indices.values())
+            state.deleted_indices = files, frozenset(deleted)
     except (ZoneBloomError, OSError, pa.ArrowException):
         # Queries do not depend on a system folder, and may use all indices without losing a row.
         return frozenset()

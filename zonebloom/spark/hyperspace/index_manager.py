@@ -154,7 +154,7 @@ class IndexManager:
 
         Raises
         ------
-        InvalidArgument, ColumnNotFound, UnsupportedType, IndexExists, NoFragments
+        InvalidArgument, ColumnNotFound, UnsupportedType, IndexExists, CorruptIndex, NoFragments
             Raised before anything but footers is read.
         FragmentUnreadable, SchemaMismatch, EngineError, CommitConflict
             Nothing is left behind then.
@@ -223,7 +223,7 @@ class IndexManager:
 
         Raises
         ------
-        InvalidArgument, IndexNotFound, InvalidState, CommitConflict, SchemaMismatch
+        InvalidArgument, IndexNotFound, InvalidState, CorruptIndex, CommitConflict, SchemaMismatch
         NoFragments, FragmentUnreadable, EngineError
             The index is then unchanged.
         """
@@ -265,6 +265,7 @@ class IndexManager:
         """
         arguments.require_choice(mode, "mode", ("quick", "full"))
         managed = self._get(name, is_deleted=False, hint="call restore_index first")
+        self._require_indices(managed, "refresh it with mode='full'")
         names = list(managed.indices.values())
         compact_indices(self._documents().catalog(managed), names, everything=mode == "full")
 
@@ -272,7 +273,7 @@ class IndexManager:
         """Take an index out of use in the queries of all sessions, until `restore_index`.
 
         Sessions with the same system folder do not use it. This and the following methods raise
-        IndexNotFound or InvalidState.
+        IndexNotFound, InvalidState, or CorruptIndex if the document cannot be read.
         """
         managed = self._get(name, is_deleted=False, hint="it is deleted already")
         self._documents().replace(replace(managed, is_deleted=True))
@@ -306,7 +307,7 @@ class IndexManager:
 
         Raises
         ------
-        IndexNotFound
+        IndexNotFound, CorruptIndex
         """
         return self._statistics([self._get(name)])
 
@@ -363,7 +364,7 @@ class IndexManager:
 
         Raises
         ------
-        IndexNotFound
+        IndexNotFound, CorruptIndex
         """
         chosen = [self._get(index_name)] if index_name else self._documents().all()
         lookup = IndexLookup(self._spark, self._index_dir, self._lookup.encryption)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from zonebloom.base import arguments
 from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.facade.dataset import Dataset
@@ -67,6 +68,8 @@ def _path_in_filesystem(path: str) -> str:
 
 def _root_paths(frame: Any) -> list[str]:
     """Return the root paths that a frame reads. Raise `InvalidArgument` for other frames."""
+    if not hasattr(frame, "sparkSession"):
+        raise arguments.invalid_value(frame, "df", "give a DataFrame, or the path of a folder")
     if not is_classic(frame.sparkSession):
         raise InvalidArgument(
             f"Spark Connect does not show what a {type(frame).__name__} reads; give the path"

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.joins.global_filter import apply_filter_rule
@@ -94,15 +95,15 @@ def filter_join(
     >>> joined.select("customer", "tier").collect()
     [Row(customer='C042', tier='gold')]
     """
-    names = (on,) if isinstance(on, str) else tuple(on)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidArgument(f"on is {on!r}; name the columns that both sides have")
+    names = arguments.require_names(on, "on")
+    if not names:
+        raise InvalidArgument("on is empty; name the columns that both sides have")
     kind = _join_kind(how)
     spark: Any = getattr(left, "sparkSession", None)
     sides = JoinSide("left", left, left_index, spark), JoinSide("right", right, right_index, spark)
     _require_usable_index(kind, names, *sides)
     frames = {side.name: side.frame for side in sides}
-    join = frames["left"].join(frames["right"], list(names), kind)
+    join = frames["left"].join(frames["right"], names, kind)
     reasons: list[str] = []
     is_filtered = False
     for side, other in (sides, sides[::-1]):
@@ -119,7 +120,7 @@ def filter_join(
             except RuleNotUsed as reason:
                 reasons.append(f"filter of {name} from {other.name}: {reason}")
     if is_filtered:
-        return frames["left"].join(frames["right"], list(names), kind)
+        return frames["left"].join(frames["right"], names, kind)
     if reasons:
         text = f"the join is made without an index: {'; '.join(reasons)}"
         warn(IndexNotUsedWarning(text))

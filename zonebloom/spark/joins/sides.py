@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -35,18 +33,12 @@ class JoinSide:
     def __init__(self, name: str, frame: Any, index: Index, spark: Any):
         self.name = name
         self.spark = spark
-        if not hasattr(frame, "sparkSession"):
-            raise arguments.invalid_value(frame, name, "give a DataFrame")
-        if frame.isStreaming:
+        if arguments.require_instance(frame, DataFrame, name).isStreaming:
             raise InvalidArgument(
                 f"{name} is a stream, but an index knows only files that exist already; use join()"
             )
-        if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
-            raise arguments.invalid_value(
-                index, "an index", "give the path of the files, or a Dataset"
-            )
         if not isinstance(index, Dataset | None):
-            index = open_dataset(absolute_paths(index), spark)
+            index = open_dataset(absolute_paths(index, f"{name}_index"), spark)
         if index is not None:
             index = without_deleted_indices(index, deleted_indices(spark))
         self.index = index

@@ -348,16 +348,16 @@ public final class Scan {
     // return the settings of the session that is active in this thread, which may be another.
     request.put("case_sensitive", session.sessionState().conf().caseSensitiveAnalysis());
     request.put("filters", terms);
-    request.put("is_hybrid", isHybrid());
+    request.put("hybrid_scan", hybridScan());
     return JSON.valueToTree(request).toString();
   }
 
-  /** Return whether an index may be used although files were added or changed since its build. */
-  private boolean isHybrid() {
+  /** Return the setting of the session that says whether an index of fewer files is used. */
+  private String hybridScan() {
     String key = "zonebloom.index.hybridscan.enabled";
     scala.Option value = session.conf().getOption(key);
     if (value.isEmpty()) value = session.conf().getOption("spark." + key);
-    return value.isEmpty() || !value.get().toString().trim().equalsIgnoreCase("false");
+    return value.isEmpty() ? "true" : value.get().toString();
   }
 
   /**

@@ -32,7 +32,7 @@ from zonebloom.sources.discovery import source_of_files
 from zonebloom.sources.source import Source, is_plain_parquet
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.explanation import Note, Reason
-from zonebloom.spark.pruning.jvm_scan import JvmScan
+from zonebloom.spark.pruning.jvm_scan import HYBRID_SCAN, JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.stored_schema import stored_schema
 from zonebloom.storage.file_states import look_at_files
@@ -116,10 +116,13 @@ class CatalogFiles:
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which of these files hold no row that passes the filters of a scan."""
-        check = self._check()
-        if check.notes and not scan.is_hybrid:
+        check, is_hybrid = self._check(), scan.is_hybrid
+        if check.notes and not is_hybrid:
             reasons = "; ".join(map(str, check.notes))
-            text = f"no index is used, because hybrid scan is disabled: {reasons}"
+            text = (
+                f"no index is used, because hybrid scan is disabled: {reasons}; refresh the index, "
+                f"or set {HYBRID_SCAN} to true"
+            )
             note = Note(Reason.HYBRID_SCAN_DISABLED, text)
             return PruningResult(notes=(note,), warnings=(IndexNotUsedWarning(text),))
         typed = self._typed_snapshot(check, scan.column_types)

@@ -10,11 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from zonebloom.base import arguments
 from zonebloom.predicates import ast
 from zonebloom.predicates.catalyst import CatalystNode, CatalystTranslator
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.session_state import LruCache
 from zonebloom.spark.types import type_name
+
+HYBRID_SCAN = "zonebloom.index.hybridscan.enabled"
 
 
 class JvmScan:
@@ -30,7 +33,7 @@ class JvmScan:
         self.roots: list[str] = fields["roots"]
         self.filters: Sequence[CatalystNode] = fields["filters"]
         self.ignores_case: bool = not fields["case_sensitive"]
-        self.is_hybrid: bool = fields["is_hybrid"]
+        self._hybrid_scan: str = fields["hybrid_scan"]
         self._partition_columns: list[str] = fields["partition_columns"]
         # The types of the columns of the filters, as Spark's JSON, by name.
         self.column_types: dict[str, str] = fields["types"]
@@ -41,6 +44,17 @@ class JvmScan:
         filters = sorted(json.dumps(node, sort_keys=True) for node in self.filters)
         digest = self._java_scan.digest()
         return json.dumps([self.roots, digest, filters, self.ignores_case])
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Return whether an index may be used although files were added or changed since its build.
+
+        Raise `InvalidArgument` if the setting is neither true nor false.
+        """
+        text = self._hybrid_scan.strip().lower()
+        if text not in ("true", "false"):
+            raise arguments.invalid_value(self._hybrid_scan, HYBRID_SCAN, "set it to true or false")
+        return text == "true"
 
     @property
     def columns(self) -> frozenset[str]:

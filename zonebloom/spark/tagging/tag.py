@@ -106,7 +106,7 @@ def tag_location(
     >>> zs.tag_location(keys, "orders", "id").drop("path").orderBy("id").collect()
     [Row(id=-1, fragment_id=None, row_offset=None), Row(id=42, fragment_id=1, row_offset=338)]
     """
-    for name in keys.columns:
+    for name in arguments.require_instance(keys, DataFrame, "keys").columns:
         if matching_names(TAGS, name):
             raise InvalidArgument(
                 f"keys have a column {name!r}, which is the name of an added column; rename it: "
@@ -171,18 +171,17 @@ def _locate(
     on: ColumnNames,
     partition_by: ColumnNames,
 ) -> tuple[KeyFrameColumns, DataFrame, LocatedKeys]:
-    if not isinstance(ds, Dataset):
-        path = plain_path(arguments.require_path(ds, "ds"))
-        names = [on] if isinstance(on, str) else list(on)
-        ds = open_dataset(path, keys.sparkSession, columns=names)
-    require_no_filter(ds, "zonebloom.spark")
-    spark = keys.sparkSession
-    ds = without_deleted_indices(ds, deleted_indices(spark))
-    files = SparkFiles.of(ds, rebases_unknown_writers(spark), not is_case_sensitive(spark))
-    names = [on] if isinstance(on, str) else list(on)
-    partition_names = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+    spark = arguments.require_instance(keys, DataFrame, "keys").sparkSession
+    names = arguments.require_names(on, "on")
+    partition_names = arguments.require_names(partition_by, "partition_by")
     if not names:
         raise InvalidArgument("on is empty; name at least one key column")
+    if not isinstance(ds, Dataset):
+        path = plain_path(arguments.require_path(ds, "ds"))
+        ds = open_dataset(path, spark, columns=names)
+    require_no_filter(ds, "zonebloom.spark")
+    ds = without_deleted_indices(ds, deleted_indices(spark))
+    files = SparkFiles.of(ds, rebases_unknown_writers(spark), not is_case_sensitive(spark))
     partition_columns = ds.opened.source.partition_columns()
     for name in partition_names:
         if name not in partition_columns:
