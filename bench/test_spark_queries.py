@@ -2,8 +2,7 @@
 
 The tables are in the layout of tpchgen-cli, lineitem in eight files, and all columns by which the
 queries join have an index. The queries are about the questions of TPC-H. Few of them choose files,
-so this measures what an index costs when it cannot help. In the first run of a query its joins are
-tried; its later runs know which of them choose no files.
+so this measures what an index costs when it cannot help.
 """
 
 from __future__ import annotations
@@ -200,7 +199,7 @@ def sessions(spark, tables: Path):
         return
     ours, theirs = map(sum, zip(*FIRST_RUNS, strict=True))
     NOTES.append(
-        f"{len(FIRST_RUNS)} queries: the first runs with an index, which try the joins, take "
+        f"{len(FIRST_RUNS)} queries: the first runs with an index take "
         f"{ours / theirs:.2f} of the time of Spark's second runs."
     )
 

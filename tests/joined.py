@@ -25,5 +25,4 @@ def explain_join(*arguments: Any, **options: Any) -> Joined:
     notes = zs.explain(frame).notes
     used = [note.text for note in notes if note.reason == Reason.JOIN_FILTERED]
     not_used = [str(warning.message) for warning in caught]
-    not_used += [note.text for note in notes if note.reason == Reason.JOIN_NOT_USED]
     return Joined(frame, used, not_used)

@@ -29,7 +29,6 @@ from zonebloom.errors import (
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter, key_origin
 from zonebloom.spark.joins.sides import RuleNotUsed
-from zonebloom.spark.pruning import optimizer_rule
 from zonebloom.spark.session_settings import byte_count
 
 NAN = float("nan")
@@ -100,9 +99,8 @@ NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 
 @pytest.fixture(scope="module", autouse=True)
 def worth_it(spark):
-    """Make the sides count as large enough for the rules."""
-    with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
-        set_constant(patched, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
+    """Make the sides count as large enough for the global filter."""
+    with settings(spark, **NO_BROADCASTS):
         yield
 
 
@@ -464,9 +462,13 @@ def test_joins_that_return_rows_without_a_match_are_refused(folder, oracle, othe
 @pytest.mark.parametrize(
     ("join_type", "which"), [("left", "right_index"), ("right_outer", "left_index")]
 )
-def test_wrong_directions_are_refused(folder, oracle, other_frame, join_type, which):
-    with pytest.raises(InvalidArgument, match="with a match or not"):
-        zs.filter_join(oracle, other_frame, "id", join_type, **{which: folder})
+def test_a_filter_of_rows_that_the_join_returns_is_not_used(
+    folder, oracle, other_frame, join_type, which
+):
+    sides = (oracle, other_frame) if which == "left_index" else (other_frame, oracle)
+    with pytest.warns(IndexNotUsedWarning, match="returns every row of"):
+        frame = zs.filter_join(*sides, "id", join_type, **{which: folder})
+    assert rows(frame) == rows(sides[0].join(sides[1], "id", join_type))
 
 
 def test_misuse_is_refused(spark, folder, oracle, other_frame):

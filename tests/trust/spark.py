@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.errors import PySparkException
-from seams import set_constant
 from trust import filters
 from trust.lakes import Lake, make_lake
 from trust.report import Report
@@ -20,7 +18,6 @@ from trust.report import Report
 import zonebloom as zb
 import zonebloom.spark as zs
 from bench.spark_session import spark_session
-from zonebloom.spark.pruning import optimizer_rule
 
 TREES = 8
 KINDS = [
@@ -42,9 +39,7 @@ def session() -> Any:
 def run_case(report: Report, number: int, folder: Path) -> None:
     """A dataset with filters and keys whose results are compared with Spark's."""
     rng = report.begin(number)
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
-        # The optimizer rule leaves out small scans, so this limit is 0 here.
-        set_constant(patched, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
+    with warnings.catch_warnings():
         # Some layouts are stale on purpose, which causes warnings.
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         lake = make_lake(folder / "lake", rng, KINDS)

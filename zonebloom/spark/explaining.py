@@ -30,10 +30,9 @@ _METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
 def explain(frame: DataFrame) -> Explanation:
     """Return which index each scan of a frame asked, what it reads, and why it skips no more.
 
-    It plans the frame as Spark does to run it, which computes the small sides of joins, and runs no
-    other job. Once ``frame.collect()``, ``frame.toPandas()`` or a write ran, it shows what they
-    read, with Spark's counts. Other actions, such as ``count()`` and ``show()``, run frames of
-    their own.
+    It plans the frame as Spark does to run it, and runs no job. Once ``frame.collect()``,
+    ``frame.toPandas()`` or a write ran, it shows what they read, with Spark's counts. Other
+    actions, such as ``count()`` and ``show()``, run frames of their own.
 
     Parameters
     ----------
@@ -83,12 +82,8 @@ def explain(frame: DataFrame) -> Explanation:
     nodes = {node.id(): node for node in _leaves(execution.executedPlan())}
     requests, filters = _parts_of_plan(spark, execution.analyzed())
     explanation = _describe_scans(frame, requests, filters)
-    joins = from_jvm(spark, plans.joinNotes(execution.optimizedPlan()))
-    return replace(
-        explanation,
-        relations=tuple(_describe_leaf(spark, plans, node) for node in nodes.values()),
-        notes=(*explanation.notes, *(Note(Reason.JOIN_NOT_USED, text) for text in joins)),
-    )
+    relations = tuple(_describe_leaf(spark, plans, node) for node in nodes.values())
+    return replace(explanation, relations=relations)
 
 
 def _describe_scans(frame: DataFrame, requests: list[str], filters: list[str]) -> Explanation:

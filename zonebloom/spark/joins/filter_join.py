@@ -1,4 +1,8 @@
-"""filter_join(): a join that shuffles only rows whose keys may occur on the indexed side."""
+"""filter_join(): a join that reads and shuffles only rows whose keys may occur on both sides.
+
+If one side is small, it is computed, and its keys choose files of the other. Otherwise, the global
+filter of one side drops rows of the other before they are shuffled.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,32 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as st
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
-from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
+from zonebloom.errors import EngineError, IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.joins.global_filter import apply_filter_rule
-from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed
+from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed, key_mismatch_reason
+from zonebloom.spark.pruning.optimizer_rule import jvm_plans
 from zonebloom.spark.relation import node_name
 from zonebloom.spark.session_settings import byte_count
-from zonebloom.spark.versions import is_classic, query_execution
+from zonebloom.spark.session_state import session_state
+from zonebloom.spark.types import INTEGER_TYPES
+from zonebloom.spark.versions import (
+    frame_from_jvm,
+    is_classic,
+    java_frame,
+    java_session,
+    query_execution,
+)
 
+# Types whose equal values are the same in the JVM, unlike 0.0 and -0.0.
+_EXACT_TYPES = (
+    *INTEGER_TYPES,
+    *(st.StringType, st.BinaryType, st.DateType, st.TimestampType, st.TimestampNTZType),
+    st.DecimalType,
+)
 # Sides whose rows without a match are not in the result. A filter may drop such rows.
 _FILTERABLE_SIDES: dict[str, tuple[str, ...]] = {
     "inner": ("left", "right"),
@@ -35,10 +55,10 @@ def filter_join(
     right_index: Index = None,
     stored_keys: bool = False,
 ) -> DataFrame:
-    """Join two frames, and drop rows early for which the index of one side rules out a match.
+    """Join two frames, and read or shuffle no rows for which an index rules out a match.
 
-    If one side has few keys, they choose the files of the other side, as under `enable`. If both
-    sides are large, rows are dropped before Spark shuffles them.
+    If one side is small, this call computes it, and its keys choose the files of the other side.
+    If both sides are large, rows are dropped before Spark shuffles them.
 
     Parameters
     ----------
@@ -49,8 +69,9 @@ def filter_join(
         Full and anti joins are refused: they return the rows without a match, which a filter would
         drop.
     left_index, right_index : path or Dataset
-        The files from which the side was read; at least one is needed. Rows are dropped if a column
-        of ``on`` has an index that was built with ``global_filter=True``.
+        The files from which the side was read. At least one is needed, except under `enable`. Few
+        keys of the other side choose these files by any index on a column of ``on``. Rows of a
+        large other side are dropped if that index was built with ``global_filter=True``.
         The frame may be any part of those files, also joined with other tables, but its key must
         be their column. If the key is computed, or also comes from elsewhere as in a union, the
         index is not used. A path is opened again, so that the newest files are known. Give a
@@ -65,15 +86,18 @@ def filter_join(
     -------
     pyspark.sql.DataFrame
         The rows of ``left.join(right, on, how)`` for the files as they are now. Run it soon: the
-        filter in it is not updated when files change. `explain` says what is dropped.
+        filter in it and the rows of a small side are not updated when files change. `explain` says
+        what is dropped.
 
     Raises
     ------
     InvalidArgument
-        If the given index would make the join lose rows, or no index is given.
+        If ``how`` returns rows without a match of both sides, or no index is given.
     ColumnNotFound
     NoFragments, FragmentUnreadable, SourceError, UnsupportedType
         If files given by a path cannot be opened.
+    pyspark.errors.PySparkException
+        If the computation of a small side fails or is cancelled.
 
     Warns
     -----
@@ -83,6 +107,9 @@ def filter_join(
 
     Notes
     -----
+    A side is small if it reads at most ``spark.sql.autoBroadcastJoinThreshold``, with all filters
+    that an index answers, and has at most 10,000 rows. Over Spark Connect no side counts as small.
+
     The filter is broadcast, and may take a sixteenth of the memory of the driver and of the
     executors. Keys of files that were added after the build are added to the filter now. Over
     Spark Connect, a filter is used whether Spark shuffles or not, because plans are not visible.
@@ -101,15 +128,21 @@ def filter_join(
     kind = _join_kind(how)
     spark: Any = getattr(left, "sparkSession", None)
     sides = JoinSide("left", left, left_index, spark), JoinSide("right", right, right_index, spark)
-    _require_usable_index(kind, names, *sides)
+    _require_usable_index(names, *sides)
     frames = {side.name: side.frame for side in sides}
+    if is_classic(spark) and _choose_files(kind, names, sides, frames):
+        return frames["left"].join(frames["right"], names, kind)
     join = frames["left"].join(frames["right"], names, kind)
     reasons: list[str] = []
     is_filtered = False
     for side, other in (sides, sides[::-1]):
-        if side.name not in _FILTERABLE_SIDES[kind] or other.index is None:
+        if not other.has_index or (is_classic(spark) and not _is_shuffled(join, side)):
             continue
-        if is_classic(spark) and not _is_shuffled(join, side):
+        if side.name not in _FILTERABLE_SIDES[kind]:
+            reasons.append(
+                f"a {kind} join returns every row of {side.name}, so the keys of {other.name} "
+                "must not filter it"
+            )
             continue
         for name in names:
             try:
@@ -127,11 +160,46 @@ def filter_join(
     return join
 
 
+def _choose_files(
+    kind: str, names: Sequence[str], sides: tuple[JoinSide, JoinSide], frames: dict[str, DataFrame]
+) -> bool:
+    """Let the keys of a small side choose files of the other. Return whether a side is small.
+
+    In the frames of the sides, put the computed rows in the place of the small side, so that it
+    runs once and the joined rows have the keys that chose the files.
+    """
+    is_enabled = session_state(sides[0].spark).has_rule
+    pairs = [pair for pair in (sides, sides[::-1]) if pair[0].name in _FILTERABLE_SIDES[kind]]
+    for large, small in sorted(pairs, key=lambda pair: not pair[0].has_index):
+        keys = [name for name in names if _is_exact_key(large, small, name)]
+        if not keys or not (large.has_index or is_enabled):
+            continue
+        spark = large.spark
+        try:
+            plans = jvm_plans(spark)
+        except EngineError:
+            return False
+        rows = plans.smallSide(java_session(spark), java_frame(small.frame))
+        if rows is None:
+            continue
+        positions = ([side.key_position(name) for name in keys] for side in (large, small))
+        filtered = rows.filter(java_frame(large.frame), *positions)
+        frames[small.name] = frame_from_jvm(rows.frame(), spark)
+        if filtered is not None:
+            frames[large.name] = frame_from_jvm(filtered, spark)
+        return True
+    return False
+
+
+def _is_exact_key(large: JoinSide, small: JoinSide, name: str) -> bool:
+    """Return whether the keys of a column can be told from others by their values in the JVM."""
+    key, other_key = large.key_field(name), small.key_field(name)
+    return isinstance(key.dataType, _EXACT_TYPES) and key_mismatch_reason(key, other_key) is None
+
+
 def _is_shuffled(join: DataFrame, side: JoinSide) -> bool:
     """Return whether Spark shuffles a side of a join, which is more than it would broadcast."""
     threshold = byte_count(str(side.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
-    # The keys of a small side choose the files of the other. A filter of the small side would
-    # prevent that.
     statistics = query_execution(side.frame).optimizedPlan().stats()
     if int(statistics.sizeInBytes()) <= threshold:
         return False
@@ -158,16 +226,10 @@ def _join_kind(how: str) -> str:
     return kind
 
 
-def _require_usable_index(kind: str, names: Sequence[str], left: JoinSide, right: JoinSide) -> None:
-    if left.index is None and right.index is None:
+def _require_usable_index(names: Sequence[str], left: JoinSide, right: JoinSide) -> None:
+    is_enabled = is_classic(left.spark) and session_state(left.spark).has_rule
+    if not (left.has_index or right.has_index or is_enabled):
         raise InvalidArgument("no side has an index; give left_index or right_index")
-    filterable = _FILTERABLE_SIDES[kind]
-    for side, other in ((left, right), (right, left)):
-        for name in names:
-            side.key_field(name)
-        if side.index is not None and other.name not in filterable:
-            raise InvalidArgument(
-                f"a {kind} join returns every row of {other.name}, with a match or not, so "
-                f"the keys of {side.name} must not filter it; give {other.name}_index, whose "
-                f"keys may filter {side.name}"
-            )
+    for name in names:
+        left.key_position(name)
+        right.key_position(name)

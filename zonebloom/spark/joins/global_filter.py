@@ -73,7 +73,6 @@ def apply_filter_rule(
     Raise `RuleNotUsed` if the filter cannot be used.
     """
     key, other_key = side.key_field(name), other.key_field(name)
-    assert other.index is not None
     sbbf, arrow, added_text = _load_filter(other.index, name)
     for column in (key, other_key):
         reason = filter_mismatch_reason(column, arrow)

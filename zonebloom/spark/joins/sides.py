@@ -16,6 +16,7 @@ from zonebloom.spark.managed_indices import deleted_indices, without_deleted_ind
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import with_index
+from zonebloom.spark.session_state import session_state
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
 from zonebloom.spark.versions import is_classic
 from zonebloom.values.columns import find_column
@@ -38,29 +39,49 @@ class JoinSide:
                 f"{name} is a stream, but an index knows only files that exist already; use join()"
             )
         if not isinstance(index, Dataset | None):
-            index = open_dataset(absolute_paths(index, f"{name}_index"), spark)
-        if index is not None:
-            index = without_deleted_indices(index, deleted_indices(spark))
-        self.index = index
+            index = absolute_paths(index, f"{name}_index")
+        # Absolute paths, or a dataset.
+        self._index = index
         self._input = frame
         self._fields = list(frame.schema)
+
+    @property
+    def has_index(self) -> bool:
+        """Return whether the files of the side were given, whose index is used."""
+        return self._index is not None
+
+    @cached_property
+    def index(self) -> Dataset:
+        """Return the given files without deleted indices. Paths are opened now."""
+        index = self._index
+        assert index is not None
+        opened = index if isinstance(index, Dataset) else open_dataset(index, self.spark)
+        return without_deleted_indices(opened, deleted_indices(self.spark))
 
     @cached_property
     def frame(self) -> DataFrame:
         """Return the side as a frame of Spark's own reader, which skips files by the index."""
-        if self.index is None or not self.index.opened.indices or not is_classic(self.spark):
+        if self._index is None or not is_classic(self.spark):
             return self._input
-        catalog = self.index.opened.catalog
+        if not isinstance(self._index, Dataset):
+            is_enabled = session_state(self.spark).has_rule
+            lookup = IndexLookup(self.spark)
+            return self._input if is_enabled else with_index(self._input, lookup.ask)
+        catalog = self._index.opened.catalog
         folder = None if catalog.store.has_round_trips else catalog.folder
         return with_index(self._input, IndexLookup(self.spark, folder, catalog.encryption).ask)
 
-    def key_field(self, name: str) -> StructField:
+    def key_position(self, name: str) -> int:
+        """Return the position of a key among the columns. Raise `ColumnNotFound` without it."""
         names = [field.name for field in self._fields]
         stored_name = find_column(names, name)
         if stored_name is None:
             choices_text = arguments.suggest_names(name, names, "it has")
             raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; {choices_text}")
-        return self._fields[names.index(stored_name)]
+        return names.index(stored_name)
+
+    def key_field(self, name: str) -> StructField:
+        return self._fields[self.key_position(name)]
 
 
 def key_mismatch_reason(one: StructField, other: StructField) -> str | None:

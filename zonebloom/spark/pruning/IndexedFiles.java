@@ -48,12 +48,6 @@ public final class IndexedFiles implements FileIndex {
   // runs it; the cache makes Python choose the files only once.
   private final Map cachedScans;
   private volatile Scan lastScan = null;
-  // The filters of the scan that withFilters() was called for, or null.
-  private Seq scanPartitionFilters = null;
-  private Seq scanDataFilters = null;
-  // Filters by the keys of joins. They choose files, and Spark gives them to no Parquet reader.
-  private Seq keyFilters = JoinKey.noFilters();
-  private volatile long scanBytes = -1;
   // False until all nodes of the rewritten plan hold this file index. See equals().
   private boolean isRewriteDone = false;
 
@@ -68,44 +62,11 @@ public final class IndexedFiles implements FileIndex {
     this.cachedScans = cachedScans;
   }
 
-  /**
-   * Return a copy for one leaf of a physical plan, so that each leaf keeps its own last result. Its
-   * files are chosen by these keys of joins too.
-   */
-  IndexedFiles copyForLeaf(Seq keyFilters) {
+  /** Return a copy for one leaf of a physical plan, so that each leaf keeps its own last result. */
+  IndexedFiles copyForLeaf() {
     IndexedFiles files = new IndexedFiles(inner, chooser, session, cachedScans);
-    files.keyFilters = keyFilters;
     files.finishRewrite();
     return files;
-  }
-
-  /** Return the data filters of a scan with those by the keys of joins. */
-  Seq withKeyFilters(Seq dataFilters) {
-    List filters = new ArrayList(JavaConverters.seqAsJavaList(dataFilters));
-    filters.addAll(JavaConverters.seqAsJavaList(keyFilters));
-    return JavaConverters.asScalaBuffer(filters).toSeq();
-  }
-
-  /** Return a copy for a scan with these filters, whose size is that of the files it reads. */
-  IndexedFiles withFilters(Seq partitionFilters, Seq dataFilters) {
-    IndexedFiles files = new IndexedFiles(inner, chooser, session, cachedScans);
-    files.scanPartitionFilters = partitionFilters;
-    files.scanDataFilters = dataFilters;
-    return files;
-  }
-
-  /** Return whether withFilters() made this object for a scan with these filters. */
-  boolean isFor(Seq partitionFilters, Seq dataFilters) {
-    return partitionFilters.equals(scanPartitionFilters) && dataFilters.equals(scanDataFilters);
-  }
-
-  /**
-   * Return whether there is an index on a column. An equality implies IS NOT NULL, so this asks for
-   * that, and looks only at whether there was an index to ask.
-   */
-  boolean hasIndexOn(Expression column, Seq partitionFilters) {
-    List filters = Collections.singletonList(new IsNotNull(column));
-    return scan(partitionFilters, JavaConverters.asScalaBuffer(filters).toSeq()).hasIndex();
   }
 
   /** Return the result for the scan that listed files last, or null if no index was asked. */
@@ -117,11 +78,16 @@ public final class IndexedFiles implements FileIndex {
   /** Return the files of the scan that listed files last, or null if no index was asked. */
   Scan keptFiles() {
     Scan scan = lastScan;
-    return scan == null ? null : new Scan(session, inner, scan.directories(), keyFilters);
+    return scan == null ? null : new Scan(session, inner, scan.directories(), Nil$.MODULE$);
   }
 
+  /** Return whether an index was asked which files a scan needs. */
+  boolean wasAsked() { return lastScan != null; }
+
+  /** Return the bytes of the files of the scan that listed files last. */
+  long numBytes() { return lastScan.numBytes(); }
+
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
-    dataFilters = withKeyFilters(dataFilters);
     if (dataFilters.isEmpty()) return inner.listFiles(partitionFilters, dataFilters);
     return scan(partitionFilters, dataFilters).directories();
   }
@@ -153,13 +119,7 @@ public final class IndexedFiles implements FileIndex {
     inner.refresh();
   }
 
-  /** Return the bytes of all files, or of those that the scan of withFilters() reads. */
-  public long sizeInBytes() {
-    if (scanDataFilters == null) return inner.sizeInBytes();
-    if (scanBytes < 0) scanBytes = scan(scanPartitionFilters, scanDataFilters).numBytes();
-    return scanBytes;
-  }
-
+  public long sizeInBytes() { return inner.sizeInBytes(); }
   public StructType partitionSchema() { return inner.partitionSchema(); }
   public scala.Option metadataOpsTimeNs() { return inner.metadataOpsTimeNs(); }
 
@@ -169,19 +129,13 @@ public final class IndexedFiles implements FileIndex {
    * Return true for Spark's own index of the same files, because a scan of either returns the same
    * rows. Spark compares relations to refuse an overwrite of a table that is read, to drop cached
    * frames and to reuse exchanges. While a plan is rewritten old and new must differ, because
-   * TreeNode.withNewChildren keeps the old children if the new ones are equal. Leaves of physical
-   * plans whose files were chosen by other keys of joins differ too.
+   * TreeNode.withNewChildren keeps the old children if the new ones are equal.
    */
   public boolean equals(Object other) {
     if (this == other) return true;
-    if (!(other instanceof IndexedFiles)) {
-      return isRewriteDone && keyFilters.isEmpty() && inner.equals(other);
-    }
+    if (!(other instanceof IndexedFiles)) return isRewriteDone && inner.equals(other);
     IndexedFiles files = (IndexedFiles) other;
-    return isRewriteDone
-        && files.isRewriteDone
-        && inner.equals(files.inner)
-        && JoinKey.texts(keyFilters).equals(JoinKey.texts(files.keyFilters));
+    return isRewriteDone && files.isRewriteDone && inner.equals(files.inner);
   }
 
   public int hashCode() { return inner.hashCode(); }
@@ -289,16 +243,6 @@ public final class Scan {
       }
     }
     return bytes;
-  }
-
-  /** Return whether an index on the columns of the filters was asked. */
-  boolean hasIndex() {
-    try {
-      JsonNode description = JSON.readTree(result());
-      return description.has("has_index") && description.get("has_index").asBoolean();
-    } catch (Exception error) {
-      return false;
-    }
   }
 
   /** Return the text that explain() shows behind the name of the scan. */
@@ -544,6 +488,8 @@ final class Filters {
     LinkedList names = new LinkedList();
     LinkedList metadata = new LinkedList();
     Expression top = expression;
+    // SmallSide hides columns from Parquet's filters in this way. It changes no value.
+    if (top instanceof KnownFloatingPointNormalized) top = (Expression) top.children().apply(0);
     if (top instanceof Lower) {
       result.put("lower", true);
       top = (Expression) top.children().apply(0);
@@ -606,11 +552,9 @@ final class Filters {
 public final class Plans {
   /**
    * Return a rule for a frame or for all queries of a session. Physical plans of the session then
-   * describe which indexed files each scan reads, and joins may choose indexed files.
+   * describe which indexed files each scan reads.
    */
-  public IndexRule rule(
-      SparkSession session, BiFunction choose, double timeoutSeconds, long minJoinScanBytes) {
-    ScanRule.install(session, minJoinScanBytes);
+  public IndexRule rule(SparkSession session, BiFunction choose, double timeoutSeconds) {
     installStrategy(session, DescribedScanStrategy.class, new DescribedScanStrategy());
     return new IndexRule(session, new Chooser(choose, timeoutSeconds));
   }
@@ -630,10 +574,12 @@ public final class Plans {
     return files.makeQualified(folder).toString();
   }
 
-  /**
-   * Give a session an optimizer rule in place of others of its class. Null only removes these. A
-   * ScanRule comes last, after the rule that indexes relations.
-   */
+  /** Return the computed rows of a frame, or null if it reads too much or has too many rows. */
+  public SmallSide smallSide(SparkSession session, Dataset frame) {
+    return SmallSide.of(session, frame);
+  }
+
+  /** Give a session an optimizer rule in place of others of its class. Null only removes these. */
   static void install(SparkSession session, Class kind, Rule newRule) {
     synchronized (session) {
       List rules = new ArrayList();
@@ -641,7 +587,7 @@ public final class Plans {
       for (Object rule : JavaConverters.seqAsJavaList(oldRules)) {
         if (rule.getClass() != kind) rules.add(rule);
       }
-      if (newRule != null) rules.add(newRule instanceof ScanRule ? rules.size() : 0, newRule);
+      if (newRule != null) rules.add(newRule);
       session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
     }
   }
@@ -659,13 +605,6 @@ public final class Plans {
     }
   }
 
-  /** Return why the joins of an optimized plan choose no files, one text for each. */
-  public List joinNotes(LogicalPlan plan) {
-    List notes = new ArrayList();
-    if (plan.containsPattern(TreePattern.JOIN())) JoinKeys.collectNotes(plan, notes);
-    return notes;
-  }
-
   /** Return the scan of a leaf of a physical plan, or null if the leaf reads no Parquet files. */
   public Scan scan(Object node) {
     if (!(node instanceof FileSourceScanExec)) return null;
@@ -673,7 +612,6 @@ public final class Plans {
     FileIndex files = scan.relation().location();
     Seq filters = scan.dataFilters();
     if (files instanceof IndexedFiles) {
-      filters = ((IndexedFiles) files).withKeyFilters(filters);
       files = ((IndexedFiles) files).inner;
     } else if (!RelationIndexer.isParquet(scan.relation())) {
       return null;
@@ -778,38 +716,6 @@ public final class IndexRule extends Rule {
   public void install() { Plans.install(session, IndexRule.class, this); }
 }
 
-/**
- * An optimizer rule for plans with indexed relations. It gives scans with filters the size of the
- * files that they read, and filters scans by the keys of joins.
- */
-public final class ScanRule extends Rule {
-  private final SparkSession session;
-  private final long minJoinScanBytes;
-  // The joins that JoinKeys remembers, because their keys chose no files.
-  private final Map uselessJoins = new ConcurrentHashMap();
-
-  ScanRule(SparkSession session, long minJoinScanBytes) {
-    this.session = session;
-    this.minJoinScanBytes = minJoinScanBytes;
-  }
-
-  /** Apply such a rule to all queries of a session, the one that is there if it is equal. */
-  static void install(SparkSession session, long minJoinScanBytes) {
-    Seq rules = session.experimental().extraOptimizations();
-    for (Object rule : JavaConverters.seqAsJavaList(rules)) {
-      if (!(rule instanceof ScanRule)) continue;
-      if (((ScanRule) rule).minJoinScanBytes == minJoinScanBytes) return;
-    }
-    Plans.install(session, ScanRule.class, new ScanRule(session, minJoinScanBytes));
-  }
-
-  /** Return the changed plan, or the same object if there is nothing to change. */
-  public TreeNode apply(TreeNode plan) {
-    LogicalPlan attached = FilterAttacher.attach((LogicalPlan) plan);
-    return new JoinKeys(session, minJoinScanBytes, uselessJoins).apply(attached);
-  }
-}
-
 /** A function that changes some nodes of a plan, as Spark's transform methods take it. */
 abstract class NodeChange extends scala.runtime.AbstractPartialFunction {
   /** Return the node in place of a node, or null to leave it as it is. */
@@ -872,10 +778,7 @@ public final class DescribedScanStrategy extends SparkStrategy {
   }
 }
 
-/**
- * A plan transformation that adds the chosen files to the name of each indexed scan, and leaves
- * filters by the keys of joins to its file index.
- */
+/** A plan transformation that adds the chosen files to the name of each indexed scan. */
 final class ScanDescriber extends NodeChange {
   Object replacement(Object plan) {
     if (!(plan instanceof FileSourceScanExec)) return null;
@@ -883,8 +786,7 @@ final class ScanDescriber extends NodeChange {
     if (!(scan.relation().location() instanceof IndexedFiles)) return null;
     Seq filters = Plans.withoutSubqueries(scan.dataFilters());
     if (filters.isEmpty()) return null;
-    Seq keyFilters = JoinKey.select(filters, true);
-    IndexedFiles files = ((IndexedFiles) scan.relation().location()).copyForLeaf(keyFilters);
+    IndexedFiles files = ((IndexedFiles) scan.relation().location()).copyForLeaf();
     Seq partitionFilters = Plans.withoutSubqueries(scan.partitionFilters());
     String summary = files.scan(partitionFilters, filters).summary();
     if (summary.isEmpty()) return null;
@@ -892,10 +794,9 @@ final class ScanDescriber extends NodeChange {
     // text is that of a format which it knows.
     return Plans.withFields(
         scan,
-        new Object[] {scan.relation(), scan.dataFilters(), scan.tableIdentifier()},
+        new Object[] {scan.relation(), scan.tableIdentifier()},
         new Object[] {
           Plans.withFiles(files, scan.relation()),
-          keyFilters.isEmpty() ? scan.dataFilters() : JoinKey.select(scan.dataFilters(), false),
           scala.Option.apply(described(scan.tableIdentifier(), summary))
         });
   }

@@ -35,7 +35,6 @@ class Reason(Enum):
     STALE_FILES = "files changed since they were indexed, or since Spark listed them"
     FILTER_NOT_ANSWERED = "no index answers a part of the filter"
     ALL_FILES_KEPT = "every file may hold rows"
-    JOIN_NOT_USED = "the keys of a join choose no files"
     JOIN_FILTERED = "a join drops rows by a filter"
     NOT_ACTIVE = "the index is not ACTIVE"
     DATA_UNREADABLE = "the files of the index cannot be read"

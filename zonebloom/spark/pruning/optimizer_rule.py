@@ -30,19 +30,11 @@ from zonebloom.spark.versions import (
     new_java_object,
 )
 
-# Reasons why no index was asked about the columns of a filter, or none gave an answer.
-_NO_INDEX = {
-    Reason.NO_INDEX,
-    Reason.NO_INDEX_ON_COLUMN,
-    Reason.INDEX_DAMAGED,
-}
-_JAVA_FILES = "IndexedFiles.java", "JoinKeys.java", "ReportedWrites.java"
+_JAVA_FILES = "IndexedFiles.java", "SmallSide.java", "ReportedWrites.java"
 # A function that returns which files of a scan hold no matching row.
 Ask = Callable[[JvmScan], PruningResult]
 # If an index gives no answer in this time, Spark reads all files of the scan.
 MAX_ANSWER_SECONDS = 60.0
-# A scan that reads fewer bytes gets no filter from the keys of a join.
-MIN_JOIN_SCAN_BYTES = 64 << 20
 _TIMEOUT_TEXT = "an index answered too late, so Spark read all files of that scan"
 
 
@@ -135,9 +127,8 @@ def _new_rule(spark: Any, ask: Ask, warns: bool = True) -> Any:
     except EngineError as error:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return None
-    return plans.rule(
-        java_session(spark), FileChooser(ask, state, warns), MAX_ANSWER_SECONDS, MIN_JOIN_SCAN_BYTES
-    )
+    chooser = FileChooser(ask, state, warns)
+    return plans.rule(java_session(spark), chooser, MAX_ANSWER_SECONDS)
 
 
 def session_of(df: Any) -> Any:
@@ -179,8 +170,6 @@ def _to_json(relation: PrunedRelation) -> str:
     return json.dumps(
         {
             "summary": relation.summary,
-            # An index can be on the columns and yet answer no part of the filter.
-            "has_index": relation.reasons.isdisjoint(_NO_INDEX),
             "filter": relation.filter,
             "num_files": relation.num_files,
             "kept_files": relation.kept_files,

@@ -30,9 +30,6 @@ def prune(df: DataFrame, *, index_dir: IndexDir = None) -> DataFrame:
     may follow. Files that are new or changed since they were indexed are read. If the index has no
     answer, fails, or takes longer than a minute, all files are read.
 
-    If one side of an equi-join is small, it is computed when the query is planned, and its keys
-    choose the files of the other side. `explain` says why if they do not.
-
     The rows do not change, but fewer files make fewer partitions. This changes results that depend
     on partitions: ``sample(seed=...)``, ``randomSplit`` and ``rand()`` over a filter, and
     ``spark_partition_id()``.
