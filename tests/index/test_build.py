@@ -24,7 +24,8 @@ from zonebloom.building.request import IndexSpec
 from zonebloom.building.tasks import TrainTask, split_into_tasks
 from zonebloom.building.train import train_locally, train_task
 from zonebloom.catalog import freshness
-from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.coverage import PresentFragment, compute_coverage
+from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.kinds import index_kind
 from zonebloom.index.zone_bloom.rows import RowTable, read_row_table
@@ -166,7 +167,10 @@ def test_a_small_file_that_is_rewritten_within_a_clock_tick_is_noticed(
         (identity,) = identities(LOCAL, [str(path)])
         assert identity is not None
         replace_function(monkeypatch, freshness, "is_at_rest", lambda identity, time: False)
-        assert freshness.last_known_unchanged(str(path), fragment, identity) is None
+        (present,) = compute_coverage(
+            [Fragment(str(path), fragment.key)], [identity], Version(1, 1, {fragment.key: fragment})
+        ).fragments
+        assert not present.is_known
         return
     set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
     with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from helpers import cases
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
-from zonebloom.catalog.coverage import compute_coverage
+from zonebloom.catalog.coverage import FragmentColumns, compute_coverage
 from zonebloom.catalog.drift import Drift, measure_drift
 from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.sources.source import Fragment
-from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, is_at_rest
 
 SAME = FileIdentity(1000, 5_000_000_000)
 
@@ -29,6 +32,65 @@ def version(*keys, next_fragment_id=10):
 
 def shown(coverage):
     return [(p.fragment.key, p.fragment_id, p.is_known, p.num_rows) for p in coverage.fragments]
+
+
+@pytest.mark.parametrize("seed", range(cases(20)))
+def test_many_files_are_matched_as_each_of_them(seed, tmp_path):
+    """Columns of a catalog decide by the rules of `zonebloom.catalog.freshness` for each file."""
+    dice = random.Random(seed)
+    second = 10**9
+    times, tags = [0, 3 * second, 3 * second + 5, 9 * second], ["", '"a"', "a", "b"]
+
+    def identity():
+        time = dice.choice(times[1:])
+        mtime = dice.choice([time, time, UNKNOWN_MTIME])
+        return FileIdentity(
+            dice.choice([5, 5, 6]),
+            mtime,
+            dice.choice(times),
+            dice.choice(tags),
+            dice.choice([0, 7]),
+        )
+
+    entries, current = {}, []
+    for number in range(50):
+        now = dice.choice([None, identity(), identity(), identity()])
+        indexed = dice.choice([now, now, identity()]) or identity()
+        current.append(now)
+        digest, seen_at = dice.choice(["", "0" * 32]), dice.choice([0, 4 * second, 90 * second])
+        if dice.random() < 0.9:
+            entry = KnownFragment(number, f"{number}", indexed, 10, digest, seen_at)
+            entries[entry.key] = entry
+    version = Version(next_fragment_id=100, fragments=entries)
+    listed = [Fragment(str(tmp_path / str(number)), str(number)) for number in range(50)]
+    columns = FragmentColumns(*map(pa.array, zip(*(file[:2] for file in listed), strict=True)))
+    wanted = []
+    for file, now in zip(listed, current, strict=True):
+        if now is not None:
+            entry = entries.get(file.key)
+            is_known = entry is not None and is_unchanged_by_identity(entry, now)
+            wanted.append((file, now, int(file.key) + (0 if is_known else 100), is_known))
+    for fragments in (listed, columns):
+        coverage = compute_coverage(fragments, current, version, lambda key, _: 100 + int(key))
+        found = coverage.fragments
+        assert [(f.fragment, f.identity, f.fragment_id, f.is_known) for f in found] == wanted
+        unknown = tuple(file for file in found if not file.is_known)
+        assert coverage.unknown_fragments == unknown
+        assert all(file.is_new == (file.fragment.key not in entries) for file in unknown)
+        assert coverage.known_ids == {file.fragment_id for file in found} - {
+            file.fragment_id for file in unknown
+        }
+        missing = [file.key for file, now in zip(listed, current, strict=True) if now is None]
+        assert coverage.missing_keys == tuple(missing)
+
+
+def is_unchanged_by_identity(entry, now):
+    """Return whether a file is unchanged whose content cannot be read."""
+    if now.mtime_ns == UNKNOWN_MTIME and not now.tag:
+        return False
+    is_old = not entry.digest and not entry.seen_at
+    at_rest = is_at_rest(now if entry.identity.tag else entry.identity, entry.seen_at)
+    return entry.identity.is_still(now) and (is_old or at_rest)
 
 
 def test_unchanged_files_keep_their_ids_and_rows():

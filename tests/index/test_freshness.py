@@ -18,9 +18,11 @@ from seams import replace_function
 import zonebloom as zb
 from zonebloom.catalog import freshness
 from zonebloom.catalog.coverage import compute_coverage
-from zonebloom.catalog.freshness import last_known_unchanged, wait_for_rest
+from zonebloom.catalog.fragment_table import fragment_table
+from zonebloom.catalog.freshness import CHANGED, wait_for_rest
 from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.sources.source import Fragment
+from zonebloom.storage.file_states import FileStates
 from zonebloom.storage.files import (
     UNKNOWN_MTIME,
     WHOLE_BYTES,
@@ -56,6 +58,21 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / "a"
     path.write_bytes(np.random.default_rng(1).bytes(SIZES[request.param]))
     return path
+
+
+def last_known_unchanged(
+    path: str,
+    entry: KnownFragment,
+    identity: FileIdentity,
+    earlier: tuple[FileIdentity, int] | None = None,
+) -> int | None:
+    """Return when one file was last known to be unchanged, or None if it may have changed."""
+    states = FileStates.of_identities([identity])
+    (seen_at,) = freshness.last_known_unchanged(
+        fragment_table({entry.key: entry}), np.array([0]), states, [path].__getitem__,
+        [earlier].__getitem__,
+    ).tolist()  # fmt: skip
+    return None if seen_at == CHANGED else seen_at
 
 
 def is_same(path: Path, entry: KnownFragment) -> bool:

@@ -19,17 +19,11 @@ from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.catalog.coverage import compute_coverage
-from zonebloom.catalog.fragment_table import fragment_table
-from zonebloom.catalog.listed_coverage import KnownFiles, coverage_of_states
-from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.errors import FragmentUnreadable, StaleIndexWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.sources.source import Fragment
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.storage import file_states
 from zonebloom.storage.file_states import FileStates
-from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
 from zonebloom.storage.store import identities
 
 FOLDERS = ["file:/a", "file:/a/b", "file:/a/b/c", "file:/ab", "file:/d"]
@@ -136,49 +130,6 @@ def test_a_changed_listing_is_read_again(spark, tmp_path, monkeypatch):
         pq.write_table(pa.table({"id": range(100, 5000)}), path)
         count(2)
     assert len(transfers) == 3
-
-
-@pytest.mark.parametrize("seed", range(cases(20)))
-def test_many_files_are_matched_as_each_of_them(seed, tmp_path):
-    """Columns of a catalog decide the same as `last_known_unchanged` does for one file."""
-    dice = random.Random(seed)
-    second = 10**9
-    times, tags = [0, 3 * second, 3 * second + 5, 9 * second], ["", '"a"', "a", "b"]
-
-    def identity():
-        time = dice.choice(times[1:])
-        mtime = dice.choice([time, time, UNKNOWN_MTIME])
-        return FileIdentity(
-            dice.choice([5, 5, 6]),
-            mtime,
-            dice.choice(times),
-            dice.choice(tags),
-            dice.choice([0, 7]),
-        )
-
-    entries, current = {}, []
-    for number in range(50):
-        now = dice.choice([None, identity(), identity(), identity()])
-        indexed = dice.choice([now, now, identity()]) or identity()
-        current.append(now)
-        digest, seen_at = dice.choice(["", "0" * 32]), dice.choice([0, 4 * second, 90 * second])
-        if dice.random() < 0.9:
-            entry = KnownFragment(number, f"{number}", indexed, 10, digest, seen_at)
-            entries[entry.key] = entry
-    version = Version(next_fragment_id=100, fragments=entries)
-    keys = [str(number) for number in range(50)]
-    paths = [str(tmp_path / key) for key in keys]
-    fragments = [Fragment(path, key) for path, key in zip(paths, keys, strict=True)]
-    wanted = compute_coverage(fragments, current, version, lambda key, _: 100 + int(key))
-    known_files = KnownFiles.of(pa.array(paths), pa.array(keys), fragment_table(entries))
-    states = FileStates.of_identities(current)
-    found = coverage_of_states(known_files, states, lambda key, _: 100 + int(key))
-    assert tuple(found.fragments) == wanted.fragments
-    assert found.unknown_fragments == wanted.unknown_fragments
-    assert (found.missing_keys, found.is_reusable) == (wanted.missing_keys, wanted.is_reusable)
-    assert found.known_ids == wanted.known_ids
-    assert found.fragment_ids.tolist() == wanted.fragment_ids.tolist()
-    assert found.all_rows(lambda _: 3) == wanted.all_rows(lambda _: 3)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no statx")

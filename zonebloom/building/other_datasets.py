@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zonebloom.catalog.freshness import unchanged_ids
+from zonebloom.catalog.freshness import are_unchanged
 from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexExists
@@ -54,9 +54,7 @@ class OtherDatasets:
         ]
 
     def _unchanged(self, fragments: Iterable[KnownFragment], covered: set[int]) -> set[int]:
-        files = [
-            (self._source.path_of(fragment.key), fragment)
-            for fragment in fragments
-            if fragment.fragment_id in covered
-        ]
-        return unchanged_ids(self._source.filesystem, files)
+        files = [fragment for fragment in fragments if fragment.fragment_id in covered]
+        paths = [self._source.path_of(fragment.key) for fragment in files]
+        results = are_unchanged(self._source.store, paths, files)
+        return {file.fragment_id for file, result in zip(files, results, strict=True) if result}

@@ -2,11 +2,13 @@
 
 These modules answer whether an index still fits the files:
 
-    freshness.py        is one file still the file that was indexed?
+    freshness.py        are files still the files that were indexed?
     coverage.py         which fragments does one catalog version know, and under which ids?
-    listed_coverage.py  the same for very many files, in columns, with its own copy of the rule
     scan/opened.py      takes snapshots with a coverage of the current files, and warns of gaps
     drift.py            how far have the files moved away from what some indices cover?
+
+There may be very many files, so a coverage has columns. Objects are made for files that changed,
+and for callers that ask for fragments.
 """
 
 from __future__ import annotations
@@ -15,16 +17,23 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from zonebloom.base.arrays import to_numpy
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.catalog.freshness import last_known_unchanged
+from zonebloom.catalog.fragment_table import FragmentTable, fragment_table
+from zonebloom.catalog.freshness import CHANGED, last_known_unchanged
 from zonebloom.catalog.model import Version, require_row_count
 from zonebloom.errors import NoFragments
 from zonebloom.sources.source import Fragment
+from zonebloom.storage.file_states import FileStates
 from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, is_at_rest
+
+_NO_ROW = -1
 
 
 class PresentFragment(NamedTuple):
@@ -50,48 +59,170 @@ class PresentFragment(NamedTuple):
         return self.num_rows is not None
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """The files of a dataset that exist now, in scan order, compared with one catalog version."""
+class FragmentColumns(Sequence[Fragment]):
+    """Fragments whose paths and keys are columns. They have no partition values and no views."""
 
-    fragments: Sequence[PresentFragment]
-    # Keys of the fragments whose files were deleted since the dataset was opened.
-    missing_keys: tuple[str, ...]
-    # True if this coverage stays valid until the identity of a file changes. False if a file was
-    # written so recently that another write may leave its times as they are.
-    is_reusable: bool = True
+    def __init__(self, paths: pa.StringArray, keys: pa.StringArray):
+        self.paths = paths
+        self.keys = keys
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return FragmentColumns(self.paths[position], self.keys[position])
+        return Fragment(self.paths[position].as_py(), self.keys[position].as_py())
+
+    def __iter__(self) -> Iterator[Fragment]:
+        return map(Fragment, self.paths.to_pylist(), self.keys.to_pylist())
+
+
+@dataclass(frozen=True, eq=False)
+class KnownFiles:
+    """Files with their rows in the catalog's table, -1 if they have none.
+
+    Attributes
+    ----------
+    fragments : sequence of Fragment
+    entries : FragmentTable
+    rows : int64 array
+    """
+
+    fragments: Sequence[Fragment]
+    entries: FragmentTable
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, fragments: Sequence[Fragment], entries: FragmentTable) -> KnownFiles:
+        if isinstance(fragments, FragmentColumns):
+            compute: Any = pc
+            found = compute.index_in(fragments.keys, value_set=entries.texts("key"))
+            return cls(fragments, entries, to_numpy(found.fill_null(_NO_ROW)).astype(np.int64))
+        rows = [entries.row_of(fragment.key, _NO_ROW) for fragment in fragments]
+        return cls(fragments, entries, np.array(rows, np.int64))
+
+    @property
+    def has_known_file(self) -> bool:
+        return bool((self.rows != _NO_ROW).any())
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """The files of a dataset that exist now, in scan order, compared with one catalog version.
+
+    Attributes
+    ----------
+    files : KnownFiles
+        All files, also the missing ones.
+    states : FileStates
+        Their states.
+    positions : int64 array
+        The positions of the present files among all files.
+    ids : int64 array
+        The ids of the present files.
+    seen_at : int64 array
+        When each of them was last known to be unchanged since it was indexed. `CHANGED` if it
+        changed, or was not indexed.
+    is_reusable : bool
+        True if this coverage stays valid until the identity of a file changes. False if a file was
+        written so recently that another write may leave its times as they are.
+    """
+
+    files: KnownFiles
+    states: FileStates
+    positions: np.ndarray
+    ids: np.ndarray
+    seen_at: np.ndarray
+    is_reusable: bool
+
+    @cached_property
+    def is_known(self) -> np.ndarray:
+        """A mask of the present files that are unchanged since they were indexed."""
+        return self.seen_at != CHANGED
+
+    @cached_property
+    def fragments(self) -> tuple[PresentFragment, ...]:
+        """The present files."""
+        return self._fragments_at(np.arange(self.ids.size))
+
+    @cached_property
+    def missing_keys(self) -> tuple[str, ...]:
+        """The keys of the fragments whose files were deleted since the dataset was opened."""
+        missing = np.flatnonzero(~self.states.is_present)
+        return tuple(self.files.fragments[position].key for position in missing.tolist())
 
     @cached_property
     def unknown_fragments(self) -> tuple[PresentFragment, ...]:
         """The fragments that are not in the catalog version, or changed since."""
-        return tuple(fragment for fragment in self.fragments if not fragment.is_known)
+        return self._fragments_at(np.flatnonzero(~self.is_known))
 
     @cached_property
     def known_ids(self) -> frozenset[int]:
         """The ids of the fragments that the catalog version knows."""
-        unknown_ids = (fragment.fragment_id for fragment in self.unknown_fragments)
-        return frozenset(self.fragment_ids.tolist()).difference(unknown_ids)
-
-    @cached_property
-    def fragment_ids(self) -> np.ndarray:
-        """The ids of all fragments, int64, in scan order."""
-        return np.array([fragment.fragment_id for fragment in self.fragments], dtype=np.int64)
+        return frozenset(self.ids[self.is_known].tolist())
 
     def all_rows(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
         """Return the addresses of all rows. `count_rows` counts those of an unknown fragment."""
-        if not self.fragments:
+        if not self.ids.size:
             return RowRanges()
-        row_counts = [
-            count_rows(fragment) if fragment.num_rows is None else fragment.num_rows
-            for fragment in self.fragments
-        ]
+        row_counts = np.empty(self.ids.size, np.int64)
+        rows = self.files.rows[self.positions[self.is_known]]
+        row_counts[self.is_known] = self.files.entries.numbers("num_rows")[rows]
+        row_counts[~self.is_known] = [count_rows(file) for file in self.unknown_fragments]
         largest = int(np.argmax(row_counts))
-        require_row_count(self.fragments[largest].fragment.path, row_counts[largest])
-        starts = self.fragment_ids << OFFSET_BITS
+        path = self.files.fragments[int(self.positions[largest])].path
+        require_row_count(path, int(row_counts[largest]))
+        starts = self.ids << OFFSET_BITS
         return RowRanges.from_arrays(starts, starts + row_counts)
 
+    def _fragments_at(self, numbers: np.ndarray) -> tuple[PresentFragment, ...]:
+        """Return some of the present fragments, by their numbers."""
+        positions = self.positions[numbers]
+        rows = self.files.rows[positions]
+        is_known = self.is_known[numbers]
+        row_counts = np.zeros(numbers.size, np.int64)
+        row_counts[is_known] = self.files.entries.numbers("num_rows")[rows[is_known]]
+        all_files = self.files.fragments
+        are_all = isinstance(all_files, FragmentColumns) and numbers.size == len(all_files)
+        fragments = all_files if are_all else map(all_files.__getitem__, positions.tolist())
+        present = []
+        for fragment, identity, number, num_rows, seen_at, is_new in zip(
+            fragments,
+            self.states.identities_at(positions),
+            self.ids[numbers].tolist(),
+            row_counts.tolist(),
+            self.seen_at[numbers].tolist(),
+            (rows == _NO_ROW).tolist(),
+            strict=True,
+        ):
+            if seen_at != CHANGED:
+                file = PresentFragment(fragment, identity, number, num_rows, "", seen_at)
+            else:
+                reason = _reason_of_unknown(identity, is_new=is_new)
+                file = PresentFragment(fragment, identity, number, None, reason, is_new=is_new)
+            present.append(file)
+        return tuple(present)
 
-def reason_of_unknown(identity: FileIdentity, *, is_new: bool) -> str:
+    def equals(self, other: Coverage) -> bool:
+        """Return whether another coverage of the same files is equal in all but `seen_at`."""
+        return (
+            self.states.equals(other.states)
+            and np.array_equal(self.ids, other.ids)
+            and np.array_equal(self.is_known, other.is_known)
+        )
+
+    def known_state(self, position: int) -> tuple[FileIdentity, int] | None:
+        """Return the identity of a known file and when it was unchanged, or None."""
+        number = int(np.searchsorted(self.positions, position))
+        if number == self.positions.size or self.positions[number] != position:
+            return None
+        if not self.is_known[number]:
+            return None
+        return self.states.identity(position), int(self.seen_at[number])
+
+
+def _reason_of_unknown(identity: FileIdentity, *, is_new: bool) -> str:
     """Return why a catalog version does not know a file."""
     if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
         return "its file system does not say when it was written"
@@ -114,38 +245,57 @@ def compute_coverage(
     new_id: Callable[[str, FileIdentity], int] | None = None,
     earlier: Coverage | None = None,
 ) -> Coverage:
-    """Return the coverage of files by a catalog version.
+    """Return the coverage of files by a catalog version. See `coverage_of_states`.
 
-    Files that are not in the version, or changed since, get new ids. `new_id` chooses the id for a
-    key and an identity; the default are the next free ids of the version. Files whose digests an
-    earlier coverage by the same version compared are not read again.
+    The default of `new_id` are the next free ids of the version.
     """
-    known_before = {
-        fragment.fragment.path: (fragment.identity, fragment.seen_at)
-        for fragment in (() if earlier is None else earlier.fragments)
-        if fragment.is_known
-    }
-    present: list[PresentFragment] = []
-    missing_keys: list[str] = []
     free_ids = itertools.count(version.next_fragment_id)
-    is_reusable = True
-    for fragment, identity in zip(fragments, identities, strict=True):
-        if identity is None:
-            missing_keys.append(fragment.key)
-            continue
-        entry, path = version.fragments.get(fragment.key), fragment.path
-        seen_at = None
-        if entry is not None:
-            seen_at = last_known_unchanged(path, entry, identity, known_before.get(path))
-        if entry is not None and seen_at is not None:
-            rows, number = entry.num_rows, entry.fragment_id
-            present.append(PresentFragment(fragment, identity, number, rows, "", seen_at))
-            is_reusable &= seen_at == entry.seen_at or is_at_rest(identity, seen_at)
-            continue
-        number = next(free_ids) if new_id is None else new_id(fragment.key, identity)
-        is_new = entry is None
-        reason = reason_of_unknown(identity, is_new=is_new)
-        present.append(PresentFragment(fragment, identity, number, None, reason, is_new=is_new))
-    if fragments and not present:
+    files = KnownFiles.of(fragments, fragment_table(version.fragments))
+    states = FileStates.of_identities(identities)
+    return coverage_of_states(files, states, new_id or (lambda *_: next(free_ids)), earlier)
+
+
+def coverage_of_states(
+    files: KnownFiles,
+    states: FileStates,
+    new_id: Callable[[str, FileIdentity], int],
+    earlier: Coverage | None = None,
+) -> Coverage:
+    """Return the coverage of files in the given states.
+
+    Files that are not in the catalog version, or changed since, get new ids. `new_id` chooses the
+    id for a key and an identity. Files whose digests an earlier coverage of the same files by the
+    same version compared are not read again.
+    """
+    positions = np.flatnonzero(states.is_present)
+    if files.rows.size and not positions.size:
         raise NoFragments("every file of the dataset is gone; open it again")
-    return Coverage(tuple(present), tuple(missing_keys), is_reusable)
+    rows = files.rows[positions]
+    is_indexed = rows != _NO_ROW
+    indexed_positions, indexed_rows = positions[is_indexed], rows[is_indexed]
+
+    def earlier_state(number: int) -> tuple[FileIdentity, int] | None:
+        return None if earlier is None else earlier.known_state(int(indexed_positions[number]))
+
+    seen_at = np.full(positions.size, CHANGED)
+    seen_at[is_indexed] = last_known_unchanged(
+        files.entries,
+        indexed_rows,
+        states.take(indexed_positions),
+        lambda number: files.fragments[int(indexed_positions[number])].path,
+        earlier_state,
+    )
+    is_known = seen_at != CHANGED
+    ids = np.empty(positions.size, np.int64)
+    ids[is_known] = files.entries.numbers("fragment_id")[rows[is_known]]
+    for number in np.flatnonzero(~is_known).tolist():
+        position = int(positions[number])
+        ids[number] = new_id(files.fragments[position].key, states.identity(position))
+    # The content of these files was compared.
+    compared = np.flatnonzero(is_known)
+    compared = compared[seen_at[compared] != files.entries.numbers("seen_at")[rows[compared]]]
+    is_reusable = all(
+        is_at_rest(states.identity(int(positions[number])), int(seen_at[number]))
+        for number in compared.tolist()
+    )
+    return Coverage(files, states, positions, ids, seen_at, is_reusable)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arrays import to_numpy
+from zonebloom.base.arrays import from_numpy, to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.files import FileIdentity
@@ -76,9 +76,17 @@ class FragmentTable(Mapping[str, KnownFragment]):
     def _fragments(self) -> dict[str, KnownFragment]:
         return {fragment.key: fragment for fragment in self.fragments_at(None)}
 
+    def row_of(self, key: str, default: int) -> int:
+        """Return the row of a key in the table."""
+        return self._rows.get(key, default)
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {key: row for row, key in enumerate(self.table["key"].to_pylist())}
+
     def fragments_at(self, rows: np.ndarray | None) -> Iterator[KnownFragment]:
         """Yield the entries in some rows of the table, or in all rows."""
-        table = self.table if rows is None else self.table.take(pa.array(rows))
+        table = self.table if rows is None else self.table.take(from_numpy(rows))
         columns = {name: table[name].to_pylist() for name in table.column_names}
         identity_columns = [columns.pop(name) for name in IDENTITY_FIELDS]
         identities = itertools.starmap(FileIdentity, zip(*identity_columns, strict=True))

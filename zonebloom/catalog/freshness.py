@@ -27,13 +27,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
 
-import pyarrow.fs as pafs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from zonebloom.base.arrays import from_numpy, to_numpy
+from zonebloom.catalog.fragment_table import LISTING_SCHEMA, FragmentTable, columns_of_fragments
 from zonebloom.catalog.model import KnownFragment
+from zonebloom.storage.file_states import FileStates, without_quotes
 from zonebloom.storage.files import (
     COARSE_REST_NS,
+    FINE_REST_NS,
     UNKNOWN_MTIME,
     WHOLE_BYTES,
     FileIdentity,
@@ -43,44 +51,101 @@ from zonebloom.storage.files import (
     rests_from,
     written_at,
 )
-from zonebloom.storage.store import store_of
+from zonebloom.storage.store import Store
 
+# Stands for the time of a file that may have changed.
+CHANGED = -1
 _SECOND = 10**9
 # The clock of a file server may be behind by less than this if it cannot be learnt.
 _MAX_UNKNOWN_LAG_NS = 24 * 3600 * _SECOND
 
 
 def last_known_unchanged(
-    path: str,
-    entry: KnownFragment,
-    current: FileIdentity,
-    earlier: tuple[FileIdentity, int] | None = None,
-) -> int | None:
-    """Return when a file was last known to be unchanged, or None if it may have changed since.
+    entries: FragmentTable,
+    rows: np.ndarray,
+    current: FileStates,
+    path_of: Callable[[int], str],
+    earlier_state: Callable[[int], tuple[FileIdentity, int] | None] = lambda number: None,
+) -> np.ndarray:
+    """Return when each file was last known to be unchanged, or -1 if it may have changed since.
 
-    The time is in ns since 1970, or 0 if it was not recorded. An earlier result for this entry,
-    with the identity that it was for, saves reading the file again.
+    The times are in ns since 1970, or 0 if they were not recorded.
+
+    Parameters
+    ----------
+    entries : FragmentTable
+    rows : int64 array
+        The row of each file in the table.
+    current : FileStates
+        The states of the files now.
+    path_of : function
+        Returns the path of a file by its number in ``rows``.
+    earlier_state : function
+        Returns the identity that a file had when it was last found to be unchanged, and when that
+        was. It saves reading the file again.
     """
-    indexed = entry.identity
-    if indexed.size != current.size or (current.mtime_ns == UNKNOWN_MTIME and not current.tag):
-        return None
-    # Usually both are the same object, and testing that first is faster for many files.
-    if indexed is current or indexed.is_still(current):
-        # Old versions, which have no digests, did not record the time.
-        is_old = not entry.digest and not entry.seen_at
-        if is_old or is_at_rest(current if indexed.tag else indexed, entry.seen_at):
-            return entry.seen_at
-    if not entry.digest or not digest_covers_file(current):
-        return None
-    if earlier is not None and earlier[0] == current and is_at_rest(*earlier):
-        return earlier[1]
-    # Take the time before reading: if the file is written meanwhile, it is not at rest then.
-    compared_at = time.time_ns()
-    try:
-        return compared_at if content_digest(path) == entry.digest else None
-    except OSError:
-        # The next scan reads the file and reports the error.
-        return None
+    is_unchanged = _unchanged_by_identity(entries, rows, current)
+    times = np.where(is_unchanged, entries.numbers("seen_at")[rows], CHANGED)
+    doubtful = np.flatnonzero(~is_unchanged)
+    for number, entry in zip(doubtful.tolist(), entries.fragments_at(rows[doubtful]), strict=True):
+        identity = current.identity(number)
+        if not entry.digest or not _may_have_content(entry.identity, identity):
+            continue
+        before = earlier_state(number)
+        if before is not None and before[0] == identity and is_at_rest(*before):
+            times[number] = before[1]
+            continue
+        # Take the time before reading: if the file is written meanwhile, it is not at rest then.
+        compared_at = time.time_ns()
+        # The next scan reads a file that cannot be read, and reports the error.
+        with suppress(OSError):
+            if content_digest(path_of(number)) == entry.digest:
+                times[number] = compared_at
+    return times
+
+
+def _may_have_content(indexed: FileIdentity, current: FileIdentity) -> bool:
+    """Return whether a digest of a file may prove that it has the content that was indexed."""
+    is_known = current.mtime_ns != UNKNOWN_MTIME or current.tag != ""
+    return indexed.size == current.size and is_known and digest_covers_file(current)
+
+
+def _unchanged_by_identity(
+    entries: FragmentTable, rows: np.ndarray, current: FileStates
+) -> np.ndarray:
+    """Return a mask of the files that are at rest, and unchanged by `FileIdentity.is_still`."""
+    compute: Any = pc
+
+    def numbers(name: str) -> np.ndarray:
+        return entries.numbers(name)[rows]
+
+    def has_text(texts: Any) -> np.ndarray:
+        return to_numpy(compute.binary_length(texts)) > 0
+
+    positions = from_numpy(rows)
+    mtimes_ns, ctimes_ns, inodes = numbers("mtime_ns"), numbers("ctime_ns"), numbers("inode")
+    is_still = (
+        (mtimes_ns == current.mtimes_ns)
+        & ((ctimes_ns == current.ctimes_ns) | (ctimes_ns == 0) | (current.ctimes_ns == 0))
+        & ((inodes == current.inodes) | (inodes == 0) | (current.inodes == 0))
+    )
+    tags = entries.texts("tag").take(positions)
+    has_tag, has_tag_now = has_text(tags), np.zeros(rows.size, bool)
+    if current.tags is not None:
+        has_tag_now = has_text(current.tags)
+        is_same_tag = compute.equal(without_quotes(tags), without_quotes(current.tags))
+        is_still = np.where(has_tag & has_tag_now, to_numpy(is_same_tag), is_still)
+    is_still &= numbers("size") == current.sizes
+    is_still &= (current.mtimes_ns != UNKNOWN_MTIME) | has_tag_now
+    # If the entry has a tag, the current file has to be at rest, otherwise the indexed one.
+    current_times = np.where(current.ctimes_ns != 0, current.ctimes_ns, current.mtimes_ns)
+    indexed_times = np.where(ctimes_ns != 0, ctimes_ns, mtimes_ns)
+    written = np.where(has_tag, current_times, indexed_times)
+    rests_from = written + np.where(written % _SECOND != 0, FINE_REST_NS, COARSE_REST_NS)
+    seen_at = numbers("seen_at")
+    # Old versions, which have no digests, did not record the time.
+    is_old = ~has_text(entries.texts("digest").take(positions)) & (seen_at == 0)
+    return is_still & (is_old | (has_tag & has_tag_now) | (rests_from < seen_at))
 
 
 def digest_covers_file(identity: FileIdentity) -> bool:
@@ -88,16 +153,23 @@ def digest_covers_file(identity: FileIdentity) -> bool:
     return identity.size <= WHOLE_BYTES
 
 
-def unchanged_ids(
-    filesystem: pafs.FileSystem, files: Sequence[tuple[str, KnownFragment]]
-) -> set[int]:
-    """Return the ids of the fragments whose files are unchanged. `files` has their paths."""
-    current = store_of(filesystem).identities([path for path, _ in files])
-    return {
-        entry.fragment_id
-        for (path, entry), identity in zip(files, current, strict=True)
-        if identity is not None and last_known_unchanged(path, entry, identity) is not None
-    }
+def are_unchanged(
+    store: Store, paths: Sequence[str], entries: Sequence[KnownFragment]
+) -> list[bool | None]:
+    """Return whether each of some indexed files is unchanged, or None if it is missing."""
+    found = store.identities(paths)
+    numbers = [number for number, identity in enumerate(found) if identity is not None]
+    table = FragmentTable([pa.table(columns_of_fragments(entries), schema=LISTING_SCHEMA)])
+    times = last_known_unchanged(
+        table,
+        np.array(numbers, np.int64),
+        FileStates.of_identities([found[number] for number in numbers]),
+        lambda number: paths[numbers[number]],
+    )
+    results: list[bool | None] = [None] * len(found)
+    for number, seen_at in zip(numbers, times.tolist(), strict=True):
+        results[number] = seen_at != CHANGED
+    return results
 
 
 def clock_lag(own_file: str, paths: Iterable[str]) -> int | None:

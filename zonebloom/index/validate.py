@@ -6,7 +6,7 @@ import numpy as np
 
 from zonebloom.base import arguments
 from zonebloom.catalog.coverage import Coverage
-from zonebloom.catalog.freshness import last_known_unchanged
+from zonebloom.catalog.freshness import are_unchanged
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
@@ -108,12 +108,10 @@ def _changed_and_deleted(
     gone += [f"fragment {i}" for i in sorted(forgotten)]
     # These files are not in the dataset, which may be a selection of the indexed files.
     paths = [source.path_of(indexed.key) for indexed in unlisted]
-    current = source.store.identities(paths)
-    for indexed, path, identity in zip(unlisted, paths, current, strict=True):
-        if identity is None:
-            gone.append(indexed.key)
-        elif last_known_unchanged(path, indexed, identity) is None:
-            changed.append(indexed.key)
+    results = are_unchanged(source.store, paths, unlisted)
+    for indexed, is_unchanged in zip(unlisted, results, strict=True):
+        if not is_unchanged:
+            (gone if is_unchanged is None else changed).append(indexed.key)
     return tuple(sorted(changed)), tuple(sorted(gone))
 
 

@@ -164,7 +164,7 @@ class OpenedDataset:
         if (
             last is not None
             and is_same
-            and np.array_equal(last.snapshot.coverage.fragment_ids, coverage.fragment_ids)
+            and np.array_equal(last.snapshot.coverage.ids, coverage.ids)
         ):
             snapshot = last.snapshot
         else:

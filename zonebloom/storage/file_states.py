@@ -6,8 +6,9 @@ Creating a `FileIdentity` for each of 100,000 files takes longer than looking at
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from zonebloom.base.arrays import from_numpy
 from zonebloom.base.threads import num_cores, thread_pool
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.storage.files import FileIdentity
@@ -33,12 +35,13 @@ class FileStates:
     """The sizes, times, inodes and tags of files, as in `FileIdentity`. Missing files have zeros.
 
     ``numbers`` has a row for each file, and the columns size, mtime_ns, ctime_ns and inode.
-    ``tags`` is None if no file has a tag.
+    ``tags`` is None if no file has a tag. ``found`` are the identities, if there were some before.
     """
 
     numbers: np.ndarray
     is_present: np.ndarray
     tags: pa.StringArray | None = None
+    found: Sequence[FileIdentity | None] | None = None
 
     @classmethod
     def of_identities(cls, found: Sequence[FileIdentity | None]) -> FileStates:
@@ -48,7 +51,7 @@ class FileStates:
         tags = None
         if any(identity is not None and identity.tag for identity in found):
             tags = pa.array(["" if i is None else i.tag for i in found], pa.string())
-        return cls(numbers, np.array([i is not None for i in found], bool), tags)
+        return cls(numbers, np.array([i is not None for i in found], bool), tags, found)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -76,7 +79,7 @@ class FileStates:
 
     def take(self, positions: np.ndarray) -> FileStates:
         """Return the states of the files at some positions."""
-        tags = None if self.tags is None else self.tags.take(pa.array(positions))
+        tags = None if self.tags is None else self.tags.take(from_numpy(positions))
         return FileStates(self.numbers[positions], self.is_present[positions], tags)
 
     def identity(self, position: int) -> FileIdentity:
@@ -84,6 +87,16 @@ class FileStates:
         size, mtime_ns, ctime_ns, _ = self.numbers[position].tolist()
         tag = "" if self.tags is None else self.tags[position].as_py()
         return FileIdentity(size, mtime_ns, ctime_ns, tag, int(self.inodes[position]))
+
+    def identities_at(self, positions: np.ndarray) -> Iterator[FileIdentity]:
+        """Yield the identities of the files at some positions. They must be present."""
+        if self.found is not None:
+            return (found for found in map(self.found.__getitem__, positions.tolist()) if found)
+        sizes, mtimes_ns, ctimes_ns, _ = self.numbers[positions].T.tolist()
+        tags = itertools.repeat("")
+        if self.tags is not None:
+            tags = self.tags.take(from_numpy(positions)).to_pylist()
+        return map(FileIdentity, sizes, mtimes_ns, ctimes_ns, tags, self.inodes[positions].tolist())
 
 
 def look_at_files(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileStates:

@@ -14,11 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.lazy_sequence import LazySequence
 from zonebloom.base.row_ranges import OFFSET_BITS
-from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.coverage import (
+    Coverage,
+    FragmentColumns,
+    KnownFiles,
+    PresentFragment,
+    coverage_of_states,
+)
 from zonebloom.catalog.fragment_table import fragment_table
-from zonebloom.catalog.listed_coverage import KnownFiles, ListedCoverage, coverage_of_states
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning
@@ -60,7 +64,7 @@ class _ListedSource(Source):
 class _ListingCheck:
     """The existing files compared with Spark's listing and a catalog version."""
 
-    def __init__(self, snapshot: Snapshot, coverage: ListedCoverage, files: ListedFiles):
+    def __init__(self, snapshot: Snapshot, coverage: Coverage, files: ListedFiles):
         self.snapshot = snapshot
         self.coverage = coverage
         states = coverage.states
@@ -100,8 +104,10 @@ class CatalogFiles:
         self._files = files
         self._known_files = known_files
         # Files may have other columns and types than the table, so no file gives the schema.
-        first = source_of_files([known_files.paths[0].as_py()], filesystem=catalog.filesystem)
-        fragments = LazySequence(len(files), known_files.fragments)
+        fragments = known_files.fragments
+        assert isinstance(fragments, FragmentColumns)
+        self._paths = fragments.paths
+        first = source_of_files([fragments[0].path], filesystem=catalog.filesystem)
         self._source = _ListedSource(
             pa.schema([]), first.file_format, first.filesystem, first.root, fragments
         )
@@ -158,7 +164,7 @@ class CatalogFiles:
     def _check(self) -> _ListingCheck:
         """Look at the files. The result is the same object while the files do not change."""
         last = self._last_check
-        states = look_at_files(self._source.filesystem, self._known_files.paths)
+        states = look_at_files(self._source.filesystem, self._paths)
         if last is not None and last.coverage.is_reusable and last.coverage.states.equals(states):
             return last
         coverage = coverage_of_states(
@@ -210,7 +216,7 @@ def find_known_files(
         prefix = f"{root.rstrip('/')}/"
         below = compute.utf8_slice_codeunits(paths, len(prefix))
         keys.insert(0, compute.if_else(compute.starts_with(paths, prefix), below, paths))
-    all_known_files = (KnownFiles.of(paths, part, entries) for part in keys)
+    all_known_files = (KnownFiles.of(FragmentColumns(paths, part), entries) for part in keys)
     return next((files for files in all_known_files if files.has_known_file), None)
 
 
