@@ -58,7 +58,6 @@ IMPORTERS = {
     "numba": [
         "sbbf/",
         "parquet.header_kernels",
-        "parquet.block_kernels",
         "parquet.decompression_kernels",
         "parquet.row_kernels",
         "parquet.text_hash_kernels",

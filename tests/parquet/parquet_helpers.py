@@ -51,6 +51,7 @@ class File:
     """A Parquet file in memory; ``requests`` are the byte ranges that were read."""
 
     is_local = False
+    handle: int | None = None
     coalesce = 4096
     path = "memory"
     identity = FileIdentity(0, 0)
@@ -123,13 +124,28 @@ class File:
 
         None means that searching or reading pages is left to `PageTable`.
         """
-        if not all(map(can_read, chunks)):
+        if not can_read(chunks):
             return None
+        names = [str(number) for number in range(len(chunks))]
+        reader = HitReader(names, chunks)
+        results = []
         with tempfile.TemporaryFile() as file:
             file.write(self.data)
             file.flush()
-            names = [str(number) for number in range(len(chunks))]
-            return HitReader(names, chunks).read(self, file.fileno(), keys, rows)
+            for handle in (None, file.fileno()):
+                self.handle = handle
+                try:
+                    results.append(reader.read(self, keys, rows))
+                except Undecodable:
+                    results.append(None)
+        self.handle = None
+        by_request, by_handle = results
+        assert (by_request is None) == (by_handle is None)
+        if by_request is not None and by_handle is not None:
+            assert by_request[0].tolist() == by_handle[0].tolist()
+            for one, other in zip(by_request[1] or (), by_handle[1] or (), strict=True):
+                assert same(pa.chunked_array([one]), pa.chunked_array([other]))
+        return by_handle
 
     def rows_by_kernels(
         self, group: int, rows: RowRanges, located: Located, fields: Sequence[int]

@@ -34,7 +34,8 @@ import zonebloom as zb
 from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog import freshness
-from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency
+from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency, ZoneBloomError
+from zonebloom.parquet import hit_reader
 from zonebloom.parquet.decrypted_file import DecryptedFile
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.sources.discovery import discover_source
@@ -413,6 +414,29 @@ def test_what_keys_decrypted_is_cached_for_them_alone_and_dropped_with_them(tmp_
             gc.collect()
             MEMORY_CACHE.get("any", Dictionary)
         assert MEMORY_CACHE.num_bytes == 0
+
+
+def test_decoded_pages_are_used_by_the_keys_that_decrypted_them_alone(tmp_path, monkeypatch):
+    set_constant(monkeypatch, hit_reader, "_MAX_UNCACHED_ROWS", 0)
+    path = tmp_path / "0.parquet"
+    write(path, rows(), by_kms(double_wrapping=False), write_page_index=True, use_dictionary=False)
+    freshness.wait_for_rest(
+        file for file in identities(pafs.LocalFileSystem(), [str(path)]) if file is not None
+    )
+    keys = zb.ParquetKeys(Kms)
+    ds = zb.dataset(tmp_path, parquet_keys=keys)
+    ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
+    expected = rows().filter(pc.field("id") == 42)["text"]
+    MEMORY_CACHE.clear()
+    for _ in range(3):
+        assert ds.lookup("id", [42])["text"].equals(expected)
+        plan = ds.scanner(["text"], filter="id = 42").analyze_plan()
+    assert plan.stats.data_bytes == 0
+    set_constant(monkeypatch, Kms, "refused_ids", {"texts"})
+    assert ds.lookup("id", [42])["text"].equals(expected)
+    for other_keys in (zb.ParquetKeys(Kms), zb.ParquetKeys(KEY), None):
+        with pytest.raises(ZoneBloomError):
+            zb.dataset(tmp_path, parquet_keys=other_keys).lookup("id", [42])
 
 
 def test_an_error_of_a_kms_client_is_not_repeated():

@@ -16,7 +16,7 @@ from seams import set_constant
 import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet import hit_reader
-from zonebloom.parquet.hit_reader import HitReader, can_read, can_read_all
+from zonebloom.parquet.hit_reader import HitReader, can_read
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.values.probe import byte_forms
 
@@ -40,7 +40,7 @@ def read_hits(
     wanted = {key.as_py() for key in keys}
     values = table.column(0).to_pylist()
     expected = [i for start, stop in rows for i in range(start, stop) if values[i] in wanted]
-    read = [chunk for chunk in chunks.values() if can_read(chunk)]
+    read = [chunk for chunk in chunks.values() if can_read([chunk])]
     found = file.hits(read, KeySet(chunks[0].leaf, forms), rows)
     return None if found is None else (*found, expected)
 
@@ -79,7 +79,7 @@ def test_rows_are_those_of_brute_force(
     decodable = [
         number
         for number, chunk in File(data).leaves(0, File(data).indexed, range(len(kinds))).items()
-        if can_read(chunk)
+        if can_read([chunk])
     ]
     for number, values in zip(decodable if expected else [], arrays, strict=True):
         values.validate(full=True)
@@ -124,7 +124,8 @@ def test_an_empty_dictionary_is_left_to_others(tmp_path):
     with (tmp_path / "a.parquet").open("rb") as opened:
         for key in (5, 2990, 6, 2991):
             keys = KeySet(chunks[0].leaf, byte_forms(pa.int64(), pa.scalar(key)))
-            found = reader.read(file, opened.fileno(), keys, RowRanges([(0, 3000)]))
+            file.handle = opened.fileno()
+            found = reader.read(file, keys, RowRanges([(0, 3000)]))
             if found is not None and found[1] is not None:
                 assert [values.to_pylist() for values in found[1]] == [[key], [None], [texts[key]]]
 
@@ -132,9 +133,9 @@ def test_an_empty_dictionary_is_left_to_others(tmp_path):
 def test_more_columns_than_the_memory_holds_are_left_to_others(monkeypatch):
     file = File(written(pa.table({"a": range(10), "b": range(10)})))
     chunks = list(file.leaves(0, file.indexed, range(2)).values())
-    assert can_read_all(chunks)
+    assert can_read(chunks)
     set_constant(monkeypatch, hit_reader, "_MAX_COLUMNS", 1)
-    assert not can_read_all(chunks)
+    assert not can_read(chunks)
 
 
 @pytest.mark.parametrize("nulls", [False, True])

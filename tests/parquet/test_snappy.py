@@ -39,7 +39,8 @@ def in_a_page(stream: bytes, size: int) -> bytes | None:
     page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
     page[header_kernels.BODY_START], page[header_kernels.BODY_SIZE] = len(b"header"), len(stream)
     page[header_kernels.DECOMPRESSED_SIZE] = size
-    if read_bodies(data, out, page, np.array([0, 1]), np.array([[0, CODEC]])) < 0:
+    page[header_kernels.BODY_ADDRESS] = out.ctypes.data
+    if read_bodies(data, page, np.array([0, 1]), np.array([[0, CODEC]])) < 0:
         return None
     address, num_bytes = page[[header_kernels.BODY_ADDRESS, header_kernels.BODY_SIZE], 0].tolist()
     return pa.foreign_buffer(address, num_bytes, (data, out)).to_pybytes()

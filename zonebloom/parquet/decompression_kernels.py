@@ -14,6 +14,7 @@ from zonebloom.parquet.header_kernels import (
     BODY_START,
     CODEC,
     DECOMPRESSED_SIZE,
+    IS_DECODED,
     LEVEL_BYTES,
     MAX_LEVEL,
     NUM_ROWS,
@@ -264,38 +265,32 @@ def _single_literal(source, num_bytes, size):
     return start if length + _ONE == claimed_size else -1
 
 
-@kernel(int64(readonly(uint8), uint8[::1], int64[:, ::1], readonly(int64), readonly(int64, 2)))
-def read_bodies(data, out, pages, bounds, columns):
+@kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2)))
+def read_bodies(data, pages, bounds, columns):
     """Set the address and size of the body of each page. Return 0, or -1 if a body is not valid.
 
-    Bodies that Snappy compressed are decompressed into ``out``, one after another, as far as their
-    rows are wanted. Bodies that it could not compress stay where they are. Bodies that another
-    codec compressed have their address already. The other parameters are those of
-    `header_kernels.open_pages`.
+    Bodies that Snappy compressed are decompressed to BODY_ADDRESS, which has room for all of
+    DECOMPRESSED_SIZE, as far as their rows are wanted. Bodies that it could not compress stay where
+    they are. Bodies that another codec compressed have their address already. The parameters are
+    those of `header_kernels.open_pages`.
     """
     base = np.uint64(data.ctypes.data)
-    target = np.uint64(out.ctypes.data)
-    end = 0
     for column in range(bounds.shape[0] - 1):
         codec = columns[column, CODEC]
         for i in range(bounds[column], bounds[column + 1]):
             size = pages[DECOMPRESSED_SIZE, i]
-            if size >= 0 and codec != SNAPPY:
+            if pages[IS_DECODED, i] or (size >= 0 and codec != SNAPPY):
                 continue
             body = base + np.uint64(pages[BODY_START, i])
-            pages[BODY_ADDRESS, i] = np.int64(body)
+            decompressed = np.uint64(pages[BODY_ADDRESS, i])
             if size < 0:
+                pages[BODY_ADDRESS, i] = np.int64(body)
                 continue
-            if size > out.shape[0] - end:
-                return -1
             start = _single_literal(body, pages[BODY_SIZE, i], size)
             if start >= 0:
                 pages[BODY_ADDRESS, i] = np.int64(body) + start
                 pages[BODY_SIZE, i] = size
                 continue
-            decompressed = target + np.uint64(end)
-            end += size
-            pages[BODY_ADDRESS, i] = np.int64(decompressed)
             if size and pages[UNWANTED_ROWS, i]:
                 has_levels = np.int64(columns[column, MAX_LEVEL] and pages[LEVEL_BYTES, i] < 0)
                 num_wanted = pages[NUM_ROWS, i] - pages[UNWANTED_ROWS, i]

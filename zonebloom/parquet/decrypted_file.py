@@ -193,7 +193,7 @@ class DecryptedFile(FragmentFile):
                 return read_footer(self.num_bytes, self.read_stored)
             # Without an inode or a tag, a replaced file may have the same identity.
             if self.identity.inode or self.identity.tag:
-                MEMORY_CACHE.put_if_worth(self.cache_key, footer)
+                MEMORY_CACHE.put(self.cache_key, footer)
         pages = footer.pages.with_locate(lambda *chunk: self._locate(footer, *chunk))
         self._pages: FilePages = pages
         self._footer = footer

@@ -190,7 +190,7 @@ class ParquetKeys(KeyHolder):
         if unwrapped is None:
             self._client = client = self._client or self._keys(self._connection)
             unwrapped = _UnwrappedKey(bytes(client.unwrap_key(wrapped_key, master_key_id)))
-            MEMORY_CACHE.put_if_worth(cache_key, unwrapped)
+            MEMORY_CACHE.put(cache_key, unwrapped)
         return unwrapped.key
 
 

@@ -20,11 +20,15 @@ _HEADER_FIELDS = 13
 
 # Rows of the table of pages, which has one column for each page. `row_kernels.choose_pages` sets
 # the place of a page in the file and in the bytes that were read, its rows in the row group, and
-# how many of these follow the last wanted row.
+# how many of these follow the last wanted row. Rows of a decoded page become a page without bytes
+# in the file. They have IS_DECODED, all fields that the kernels for values use, and the address of
+# a byte for each row that says whether it holds a value, or 0 if no row is null.
 FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS, UNWANTED_ROWS = range(6)
 # `open_pages` sets the start and size of its body in the bytes that were read; the size of the
 # decompressed body, or -1 if it is not compressed; the encoding; the checksum, or -1; the start of
 # the bytes that the checksum covers; the size of the levels, or -1 if they are part of the body.
+# BODY_ADDRESS becomes the offset of a body that Snappy compressed in the memory for all of them,
+# and the caller adds the address of this memory.
 BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEVEL_BYTES = range(
     6, 13
 )
@@ -32,8 +36,13 @@ BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEV
 # and sets the number of stored values, and the position of the first one. It leaves out PLAIN
 # values of unwanted rows. Values of other encodings and of small pages are all read, so
 # `open_pages` sets UNWANTED_ROWS to 0 for them.
-BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(13, 16)
-PAGE_FIELDS = 16
+BODY_ADDRESS, NUM_STORED, FIRST_POSITION, IS_DECODED, PRESENT_ADDRESS = range(13, 18)
+PAGE_FIELDS = 18
+# Positions of the description of a decoded page: its number in the page table; the addresses of
+# its values, of the starts of its strings, and of the bytes that say whether a row holds a value;
+# the bytes of a value, 0 for strings; and the encoding.
+NUMBER, VALUES, STARTS, PRESENT, VALUE_WIDTH, VALUE_ENCODING = range(6)
+DECODED_FIELDS = 6
 # Positions of the description of a column, which all kernels get: the greatest definition level,
 # the codec, the bytes of a value, 0 for strings, the greatest repetition level, and 1 for booleans.
 MAX_LEVEL, CODEC, WIDTH, MAX_REPETITION, IS_BOOLEAN = range(5)
@@ -50,6 +59,8 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 _V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE = 0, 2, 3
 PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8
+# Not an encoding of Parquet: an index of 4 bytes for each value.
+DECODED_INDICES = 1000
 _MAX_BYTES = (1 << 31) - 1
 # No body decompresses to more than this many times its size: Snappy makes 64 bytes of 3.
 MAX_SNAPPY_RATIO, MAX_RATIO = 22, 1 << 16
@@ -58,7 +69,11 @@ MAX_SNAPPY_RATIO, MAX_RATIO = 22, 1 << 16
 @inlined
 def is_dictionary_encoding(encoding):
     """Return whether the values of an encoding are indices into a dictionary."""
-    return (encoding == PLAIN_DICTIONARY) | (encoding == RLE_DICTIONARY)
+    return (
+        (encoding == PLAIN_DICTIONARY)
+        | (encoding == RLE_DICTIONARY)
+        | (encoding == DECODED_INDICES)
+    )
 
 
 @inlined
@@ -240,6 +255,8 @@ def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, 
     page[BODY_START] = begin
     page[BODY_SIZE] = stop - begin
     encoding = header[_ENCODING]
+    if encoding == DECODED_INDICES:
+        return MALFORMED
     page[ENCODING] = encoding
     if encoding != PLAIN or is_boolean or page[DECOMPRESSED_SIZE] < _MIN_PARTIAL_BYTES:
         page[UNWANTED_ROWS] = 0
@@ -272,6 +289,10 @@ def open_pages(data, pages, bounds, columns, flags):
         flags[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             page = pages[:, i]
+            if page[IS_DECODED]:
+                are_indices = is_dictionary_encoding(page[ENCODING])
+                flags[column] |= HAS_INDICES if are_indices else HAS_PLAIN
+                continue
             start, stop = page[READ_START], page[READ_START] + page[NUM_BYTES]
             if start < 0 or stop < start or stop > data.shape[0]:
                 flags[column] = MISPLACED
@@ -284,6 +305,7 @@ def open_pages(data, pages, bounds, columns, flags):
                 flags[column] = result
                 break
             flags[column] |= result
+            page[BODY_ADDRESS] = total
             if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
                 total += page[DECOMPRESSED_SIZE]
     return total

@@ -1,4 +1,4 @@
-"""Kernels that read the rows of few keys from a local file, in one call for each step of a lookup.
+"""Kernels that read the rows of few keys from a file, in one call for each step of a lookup.
 
 They call the kernels that `leaf_reader` calls one by one, with memory that the caller provides.
 They refuse what needs more memory or another codec than theirs, and whatever looks damaged. Then
@@ -20,6 +20,7 @@ from zonebloom.parquet.header_kernels import (
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
     IS_BOOLEAN,
+    IS_DECODED,
     NUM_BYTES,
     NUM_ROWS,
     NUM_STORED,
@@ -57,6 +58,8 @@ BYTES_READ, TEXT_BYTES = range(2)
 
 # The places of the pages, as `choose_pages` gets them, and the descriptions of the columns.
 _PLACES = (readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64))
+# A handle that stands for bytes that the caller read.
+NO_HANDLE = -1
 _COLUMNS = readonly(int64, 2)
 # The memory of an opening: bytes read, decompressed bytes, and levels.
 _MEMORY = (uint8[::1], uint8[::1], uint8[::1])
@@ -91,6 +94,7 @@ def _unpack_booleans(page, out):
         _COLUMNS,
         readonly(int64),
         readonly(int64),
+        readonly(int64, 2),
         *_MEMORY,
         int64[::1],
         int64[::1],
@@ -106,6 +110,7 @@ def _open_pages(
     columns,
     range_starts,
     range_stops,
+    decoded,
     data,
     bodies,
     present,
@@ -115,18 +120,21 @@ def _open_pages(
 ):
     """Read and decompress the pages of columns that hold rows of some ranges.
 
-    Return 0 or `REFUSED`, the table of pages, and the first page of each column in it.
+    With `NO_HANDLE`, ``data`` has the bytes of the pages already. ``decoded`` describes pages in
+    memory, as for `choose_pages`. Return 0 or `REFUSED`, the table of pages, and the first page of
+    each column in it.
     """
     summary[BYTES_READ] = 0
     pages, page_bounds, num_bytes, num_rows = choose_pages(
-        starts, sizes, page_rows, bounds, range_starts, range_stops
+        starts, sizes, page_rows, bounds, range_starts, range_stops, decoded
     )
     refusal = (np.int64(REFUSED), pages, page_bounds)
     if num_bytes > data.shape[0] or num_rows > present.shape[0]:
         return refusal
-    summary[BYTES_READ] = read_pieces(handle, pages[FILE_START], pages[NUM_BYTES], data)
-    if summary[BYTES_READ] != num_bytes:
-        return refusal
+    if handle != NO_HANDLE:
+        summary[BYTES_READ] = read_pieces(handle, pages[FILE_START], pages[NUM_BYTES], data)
+        if summary[BYTES_READ] != num_bytes:
+            return refusal
     num_decompressed = open_pages(data, pages, page_bounds, columns, flags)
     for column in range(columns.shape[0]):
         if flags[column] < 0 or flags[column] & HAS_CHECKSUM:
@@ -135,7 +143,10 @@ def _open_pages(
             return refusal
     if num_decompressed > bodies.shape[0]:
         return refusal
-    if read_pages(data, bodies, pages, page_bounds, columns, present[:num_rows], levels) < 0:
+    for i in range(pages.shape[1]):
+        if not pages[IS_DECODED, i]:
+            pages[BODY_ADDRESS, i] += np.int64(bodies.ctypes.data)
+    if read_pages(data, pages, page_bounds, columns, present[:num_rows], levels) < 0:
         return refusal
     # The decompressed bodies take the start of ``bodies``. The booleans follow them.
     end = num_decompressed
@@ -143,6 +154,8 @@ def _open_pages(
         if columns[column, IS_BOOLEAN]:
             for i in range(page_bounds[column], page_bounds[column + 1]):
                 num_values = pages[NUM_STORED, i]
+                if pages[IS_DECODED, i]:
+                    continue
                 if num_values > bodies.shape[0] - end:
                     return refusal
                 if _unpack_booleans(pages[:, i], bodies[end : end + num_values]) < 0:
@@ -165,6 +178,7 @@ def _open_pages(
         readonly(uint64),
         uint64,
         readonly(uint8),
+        readonly(int64, 2),
         *_MEMORY,
         int64[::1],
         int64[::1],
@@ -187,6 +201,7 @@ def find_hits(
     bitmap,
     seed,
     dictionary_hits,
+    decoded,
     data,
     bodies,
     present,
@@ -210,6 +225,7 @@ def find_hits(
         columns,
         range_starts,
         range_stops,
+        decoded,
         data,
         bodies,
         present,
@@ -234,8 +250,9 @@ def find_hits(
         counts, first_positions = pages[NUM_STORED, i:stop], pages[FIRST_POSITION, i:stop]
         out = positions[num_found:]
         if are_indices:
+            encodings = pages[ENCODING, i:stop]
             hits = find_indices(
-                addresses, body_sizes, counts, first_positions, dictionary_hits, out
+                addresses, body_sizes, counts, first_positions, encodings, dictionary_hits, out
             )
         elif numbers.shape[0]:
             hits = find_numbers(
@@ -290,6 +307,7 @@ def find_hits(
         _COLUMNS,
         readonly(int64, 2),
         readonly(int64),
+        readonly(int64, 2),
         *_MEMORY,
         int64[::1],
         int64[::1],
@@ -310,6 +328,7 @@ def take_hits(
     columns,
     dictionaries,
     rows,
+    decoded,
     data,
     bodies,
     present,
@@ -338,6 +357,7 @@ def take_hits(
         columns,
         rows,
         rows + 1,
+        decoded,
         data,
         bodies,
         present,

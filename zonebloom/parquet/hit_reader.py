@@ -1,33 +1,40 @@
-"""Read the rows of few keys from one row group of a local file, with a call of a kernel per step.
+"""Read the rows of few keys from one row group of a file, with a call of a kernel per step.
 
     find    search the key column for the keys, in the pages of the wanted rows
     take    take the values of the columns at these rows
 
 The search for one key gives its values, so only those of the other columns are taken.
 
-Pages that need more memory than `_Scratch` has, or that the kernels refuse, are left to
-`leaf_reader`. It reads them with the same kernels, one after another.
+A lookup needs few rows of a page. So large pages, and pages that the kernels cannot decompress, are
+decoded as a whole and cached. Small pages are read again each time.
+
+What needs more memory than `_Scratch` has, or what the kernels refuse, is left to `leaf_reader`. It
+reads pages with the same kernels, one after another.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from operator import or_
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet import hit_kernels, row_kernels
+from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES, DecodedPage
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.header_kernels import HAS_INDICES
 from zonebloom.parquet.key_tests import KeySet
-from zonebloom.parquet.leaf_reader import PageTable, dictionary_of, has_large_pages
+from zonebloom.parquet.leaf_reader import PageTable, dictionary_of, is_identified, read_spans
 from zonebloom.parquet.leaf_type import SNAPPY, LeafChunk, fixed_width_array, text_array
 from zonebloom.parquet.value_kernels import ALIGNMENT
+from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile
 
 # The most bytes of pages that are read together, and of their decompressed bodies.
@@ -35,9 +42,10 @@ _MAX_BYTES = 1 << 21
 # The most values of the pages that are searched, the most rows whose values are taken, and the most
 # columns.
 _MAX_VALUES, _MAX_ROWS, _MAX_COLUMNS = 1 << 18, 1 << 10, 1 << 10
-# Pages of more rows are left to `leaf_reader`, which caches them. So are the other pages that it
-# caches if more keys than this are searched: a lookup of few keys rarely meets a page again.
-_MAX_PAGE_ROWS, _MAX_KEYS_IN_LARGE_PAGES = 8 << 10, 16
+# Pages of more rows are decoded and cached.
+_MAX_UNCACHED_ROWS = 8 << 10
+# More keys than this are usually in most pages, so caching these would drop everything else.
+_MAX_KEYS_IN_CACHED_PAGES = 256
 # A search that takes longer than this has probably read from the disk.
 _DISK_SECONDS = 500e-6
 _NO_HITS = np.empty(0, dtype=np.uint8)
@@ -51,16 +59,17 @@ class HitReader:
     names : sequence of str
         The columns of the result. The first one is searched.
     chunks : sequence of LeafChunk
-        Their chunks. `can_read` is true for each.
+        Their chunks.
     """
 
     def __init__(self, names: Sequence[str], chunks: Sequence[LeafChunk]):
         self.names = names
         self.key_leaf = chunks[0].leaf
         self._chunks = chunks
+        self._num_rows = int(chunks[0].pages.first_rows[-1])
+        self._has_cached_pages = any(are_cached(chunk).any() for chunk in chunks)
         self._key = _Columns(chunks[:1])
         self._others = _Columns(chunks[1:]) if len(chunks) > 1 else None
-        self._has_large_pages = any(has_large_pages(chunk.pages) for chunk in chunks)
 
     @property
     def num_bytes(self) -> int:
@@ -73,36 +82,37 @@ class HitReader:
         return _Columns(self._chunks)
 
     def read(
-        self, file: FragmentFile, handle: int, keys: KeySet, rows: RowRanges
+        self, file: FragmentFile, keys: KeySet, rows: RowRanges
     ) -> tuple[np.ndarray, list[pa.Array] | None] | None:
         """Return the rows that hold a key, ascending, and the values of all columns there.
 
-        ``handle`` is that of the file. Return None if `leaf_reader` has to search the pages, and
-        None instead of the values if it has to read them.
+        Return None if `leaf_reader` has to search the pages, and None instead of the values if it
+        has to read them.
         """
+        columns = self._others if keys.value is not None else self._all
         if not keys.is_exact:
             return None
-        if self._has_large_pages and keys.count > _MAX_KEYS_IN_LARGE_PAGES:
+        if self._has_cached_pages and (
+            keys.count > _MAX_KEYS_IN_CACHED_PAGES or 2 * len(rows) > self._num_rows
+        ):
+            # The lookup reads most pages, which would drop everything else from the cache.
             return None
         scratch = _SCRATCH
         started = time.perf_counter()
-        count = self._find(file, handle, keys, rows, scratch)
+        count = self._find(file, keys, rows, scratch)
         if count <= 0:
             return None if count < 0 else (_NO_ROWS, [])
         found_rows = scratch.rows[:count].copy()
         if count > _MAX_ROWS:
             return found_rows, None
-        columns = self._others if keys.value is not None else self._all
         if columns is not None and time.perf_counter() - started > _DISK_SECONDS:
             columns.prefetch(file, found_rows)
-        values = [] if columns is None else columns.take(file, handle, found_rows, scratch)
+        values = [] if columns is None else columns.take(file, found_rows, scratch)
         if values is not None and keys.value is not None:
             values.insert(0, pa.repeat(keys.value, count))
         return found_rows, values
 
-    def _find(
-        self, file: FragmentFile, handle: int, keys: KeySet, rows: RowRanges, scratch: _Scratch
-    ) -> int:
+    def _find(self, file: FragmentFile, keys: KeySet, rows: RowRanges, scratch: _Scratch) -> int:
         key = self._key
         hits = _NO_HITS
         has_dictionary = key.needs_dictionary[0]
@@ -112,15 +122,18 @@ class HitReader:
             # frequent.
             if np.count_nonzero(hits) * len(rows) > _MAX_ROWS * hits.size:
                 return hit_kernels.REFUSED
+        source = key.source(file, rows.starts, rows.stops, scratch)
         while True:
             result = hit_kernels.find_hits(
-                handle,
+                source.handle,
                 *key.table.places,
                 key.table.descriptions,
                 rows.starts,
                 rows.stops,
                 *keys.kernel_arguments,
                 hits,
+                source.decoded,
+                source.data,
                 *scratch.memory,
                 scratch.positions,
                 scratch.rows,
@@ -144,19 +157,89 @@ class _Columns:
         self.table = PageTable(chunks)
         self.needs_dictionary = [False] * len(chunks)
         self._no_dictionaries = np.zeros((len(chunks), 3), dtype=np.int64)
+        self._are_cached = np.concatenate([are_cached(chunk) for chunk in chunks]).tolist()
+        self._has_cached_pages = True in self._are_cached
+        self._cache_keys: dict[int, tuple[int, ...]] = {}
+
+    def _cache_key(self, number: int) -> tuple[int, ...]:
+        """Return what the decoded form of a page depends on, besides the file."""
+        key = self._cache_keys.get(number)
+        if key is None:
+            starts, sizes, rows, bounds = self.table.places
+            leaf, chunk, _ = self.chunks[int(np.searchsorted(bounds, number, side="right")) - 1]
+            form = chunk.codec, leaf.physical_type, leaf.width, leaf.max_level
+            place = int(starts[number]), int(sizes[number]), *rows[:, number].tolist()
+            key = self._cache_keys[number] = *form, *place
+        return key
 
     def prefetch(self, file: FragmentFile, rows: np.ndarray) -> None:
         """Let the system load the pages of some rows from the disk in parallel."""
-        pages, *_ = row_kernels.choose_pages(*self.table.places, rows, rows + 1)
-        starts, sizes = pages[:2]
+        starts, sizes = self.table.pages_with(rows, rows + 1).pages[:2]
         file.prefetch(list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)))
 
+    def source(
+        self, file: FragmentFile, starts: np.ndarray, stops: np.ndarray, scratch: _Scratch
+    ) -> _Source:
+        """Return where the kernels find the pages with rows of some ranges.
+
+        Raises
+        ------
+        FragmentUnreadable
+        Undecodable
+        """
+        decoded, pages = NO_DECODED_PAGES, {}
+        if self._has_cached_pages:
+            pages = self._decoded_pages(file, starts, stops)
+            if pages:
+                fields = [(number, *page.kernel_args) for number, page in pages.items()]
+                decoded = np.array(fields, dtype=np.int64)
+        handle, data = file.handle, scratch.data
+        if handle is None:
+            chosen = self.table.pages_with(starts, stops, decoded).pages[:2]
+            # Decoded pages have no bytes to read.
+            starts, sizes = chosen[:, chosen[1] > 0]
+            handle, data = hit_kernels.NO_HANDLE, read_spans(file, starts, sizes, int(sizes.sum()))
+        return _Source(handle, data, decoded, pages.values())
+
+    def _decoded_pages(
+        self, file: FragmentFile, starts: np.ndarray, stops: np.ndarray
+    ) -> dict[int, DecodedPage]:
+        """Return the large pages with rows of some ranges by their numbers, from the cache."""
+        _, _, page_rows, bounds = self.table.places
+        found = np.empty((2, page_rows.shape[1]), dtype=np.int64)
+        count = row_kernels.find_pages(page_rows, bounds, starts, stops, found)
+        file_key = file.cache_key if is_identified(file) else None
+        pages: dict[int, DecodedPage] = {}
+        # The pages to read, and how many of their first rows to decode.
+        missing: dict[int, int] = {}
+        for number, stop in found[:, :count].T.tolist():
+            if not self._are_cached[number]:
+                continue
+            page = None
+            if file_key:
+                page = MEMORY_CACHE.get((*file_key, *self._cache_key(number)), DecodedPage)
+            first_row, stop_row = page_rows[:, number].tolist()
+            num_rows, num_wanted = stop_row - first_row, min(stop, stop_row) - first_row
+            if page is not None and page.num_rows >= num_wanted:
+                pages[number] = page
+            else:
+                # A page that is used again is decoded whole.
+                missing[number] = num_wanted if page is None else num_rows
+        if missing:
+            decoded = self.table.decode(file, missing)
+            pages |= zip(missing, decoded, strict=True)
+            if file_key and is_at_rest(file.identity, time.time_ns()):
+                for number, page in zip(missing, decoded, strict=True):
+                    MEMORY_CACHE.put((*file_key, *self._cache_key(number)), page)
+        return dict(sorted(pages.items()))
+
     def take(
-        self, file: FragmentFile, handle: int, rows: np.ndarray, scratch: _Scratch
+        self, file: FragmentFile, rows: np.ndarray, scratch: _Scratch
     ) -> list[pa.Array] | None:
         """Return the values of each column at some rows, or None if the kernel refuses a page."""
         count = len(self.chunks)
         flags, levels = scratch.flags[:count], scratch.levels[:count]
+        source = self.source(file, rows, rows + 1, scratch)
         while True:
             descriptions, dictionaries = self._no_dictionaries, None
             # Another thread may find that more are needed.
@@ -165,11 +248,13 @@ class _Columns:
                 # The dictionaries must live until their values are copied.
                 descriptions, dictionaries = self._dictionaries(file, had_dictionary)
             result = hit_kernels.take_hits(
-                handle,
+                source.handle,
                 *self.table.places,
                 self.table.descriptions,
                 descriptions,
                 rows,
+                source.decoded,
+                source.data,
                 *scratch.memory,
                 scratch.positions,
                 flags,
@@ -228,13 +313,35 @@ class _Columns:
         return arrays
 
 
+class _Source(NamedTuple):
+    """Where the kernels find the pages of some rows.
+
+    Attributes
+    ----------
+    handle : int
+        The handle of a local file, or `hit_kernels.NO_HANDLE` if ``data`` has the pages already.
+    data : uint8 array
+        The memory for the pages that are not decoded.
+    decoded : int64 array
+        The descriptions of the decoded pages.
+    pages : collection of DecodedPage
+        These pages. They must live until their values are copied.
+    """
+
+    handle: int
+    data: np.ndarray
+    decoded: np.ndarray
+    pages: Collection[DecodedPage]
+
+
 class _Scratch(threading.local):
     """The memory of the kernels, for each thread. Memory that is never touched costs nothing."""
 
     def __init__(self) -> None:
         data, bodies = np.empty((2, _MAX_BYTES), dtype=np.uint8)
         present = np.empty(_MAX_VALUES, dtype=np.uint8)
-        self.memory = data, bodies, present
+        self.data = data
+        self.memory = bodies, present
         self.positions = np.empty(_MAX_VALUES + 1, dtype=np.int64)
         self.rows = np.empty(_MAX_VALUES, dtype=np.int64)
         self.flags, self.levels = np.empty((2, _MAX_COLUMNS), dtype=np.int64)
@@ -248,12 +355,13 @@ _SCRATCH = _Scratch()
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-def can_read_all(chunks: Sequence[LeafChunk]) -> bool:
+def can_read(chunks: Sequence[LeafChunk]) -> bool:
     """Return whether `HitReader` can read some chunks together."""
-    return len(chunks) <= _MAX_COLUMNS and all(map(can_read, chunks))
+    return len(chunks) <= _MAX_COLUMNS and all(
+        chunk.chunk.codec in (0, SNAPPY) or are_cached(chunk).all() for chunk in chunks
+    )
 
 
-def can_read(chunk: LeafChunk) -> bool:
-    """Return whether the kernels of this module can read a chunk."""
-    page_rows = np.diff(chunk.pages.first_rows)
-    return chunk.chunk.codec in (0, SNAPPY) and bool((page_rows <= _MAX_PAGE_ROWS).all())
+def are_cached(chunk: LeafChunk) -> np.ndarray:
+    """Return which pages of a chunk are decoded and cached."""
+    return np.diff(chunk.pages.first_rows) > _MAX_UNCACHED_ROWS

@@ -1,7 +1,7 @@
 """Read leaves of one row group with kernels: find the rows of keys, and take values at rows.
 
     PageTable    where the pages of some leaves lie; never changes, so all reads share it
-    Selection    the pages with the wanted rows, and the blocks of those that are in the cache
+    Selection    the pages with the wanted rows
     OpenedPages  some of these pages in memory: decompressed, with their definition levels
 
 The values of pages are dictionary indices or PLAIN values. Other encodings are converted to PLAIN.
@@ -13,12 +13,10 @@ Source: Encodings.md and README.md (data pages) of the Parquet format.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +27,13 @@ from zonebloom.base.row_ranges import RowRanges, touching_bounds
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
 from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
+from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES, DecodedPage, decode_page
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.file_layout import ColumnChunk, PageLocations
+from zonebloom.parquet.file_layout import ColumnChunk
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
     BODY_SIZE,
+    DECOMPRESSED_SIZE,
     ENCODING,
     FILE_START,
     FIRST_POSITION,
@@ -63,18 +63,10 @@ from zonebloom.parquet.leaf_type import (
 from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
-if TYPE_CHECKING:
-    from zonebloom.parquet.page_blocks import PageBlocks
-
 # Pages are read and decompressed in batches of about this size, so that they fit a cache.
 _BATCH_BYTES = 1 << 21
-# Pages of more rows and more bytes are divided into blocks and cached. The pages of the recommended
-# layout are smaller, and reading them again is cheaper.
-_MAX_UNCACHED_ROWS, _MAX_UNCACHED_BYTES = 4 << 10, 16 << 10
 # The rows of a batch are fewer than this, or few more. Their values and positions should fit too.
 _BATCH_ROWS = 1 << 17
-# Arrays that are smaller in total are copied into one.
-_MAX_JOINED_BYTES = 1 << 19
 # About the bytes of the Python objects of a page table, and of each of its columns.
 _TABLE_BYTES, _COLUMN_BYTES = 2000, 1000
 _HAS_NO_INDICES = HAS_PLAIN | HAS_OTHER_ENCODINGS
@@ -86,44 +78,23 @@ class Selection(NamedTuple):
 
     Attributes
     ----------
-    rows : RowRanges
     pages, bounds : int64 array
         The table of pages that `row_kernels.choose_pages` returned, and the first page of each
-        column in it, with the end of the last one. READ_START does not count cached pages.
+        column in it, with the end of the last one.
     num_bytes : int
-        The bytes of the pages to read.
-    blocks : sequence of (PageBlocks or None)
-        The blocks of each page that is cached. Empty if no page is large.
-    cache_keys : dict
-        The keys of large pages that are not cached, by the numbers of the pages.
+        The bytes of the pages.
     """
 
-    rows: RowRanges
     pages: np.ndarray
     bounds: np.ndarray
     num_bytes: int
-    blocks: Sequence[PageBlocks | None] = ()
-    cache_keys: Mapping[int, Hashable] = MappingProxyType({})
-
-    def columns(self) -> np.ndarray:
-        """Return the number of the column of each page."""
-        return np.repeat(np.arange(self.bounds.size - 1), np.diff(self.bounds))
 
     def part(self, numbers: np.ndarray) -> Selection:
         """Return some of the pages, given by their ascending numbers."""
         pages = np.ascontiguousarray(self.pages[:, numbers])
         sizes = pages[NUM_BYTES]
-        if self.blocks:
-            sizes = sizes * [self.blocks[number] is None for number in numbers]
         pages[READ_START] = np.cumsum(sizes) - sizes
-        blocks = [self.blocks[number] for number in numbers] if self.blocks else ()
-        keys = {
-            i: self.cache_keys[number]
-            for i, number in enumerate(numbers.tolist())
-            if number in self.cache_keys
-        }
-        bounds = np.searchsorted(numbers, self.bounds)
-        return Selection(self.rows, pages, bounds, int(sizes.sum()), blocks, keys)
+        return Selection(pages, np.searchsorted(numbers, self.bounds), int(sizes.sum()))
 
 
 class PageTable:
@@ -140,7 +111,6 @@ class PageTable:
         bounds = np.cumsum([0, *(locations.starts.size for locations in pages)])
         # The pages as kernels get them: see `row_kernels.choose_pages`.
         self.places = starts, sizes, np.stack([first_rows, stop_rows]), bounds
-        self._has_large_pages = any(map(has_large_pages, pages))
         # The columns as kernels get them: see `header_kernels.MAX_LEVEL`.
         self.descriptions = np.array(
             [describe_column(column.leaf, column.chunk.codec) for column in columns], np.int64
@@ -194,9 +164,9 @@ class PageTable:
         """Return the values of each leaf at some rows, with None for undecodable leaves."""
         num_values = len(rows) * len(self.columns)
         try:
-            selection = self._select(file, rows)
+            selection = self._select(rows)
             if _fit_in_one_batch(file, selection, num_values):
-                return list(self._open(file, selection).take(rows.rows()))
+                return list(OpenedPages(self, file, selection).take(rows.rows()))
             if len(self.columns) == 1:
                 return [self._take_in_batches(file, rows)]
         except Undecodable:
@@ -217,65 +187,49 @@ class PageTable:
             parts += opened.take(rows[begin:end])
         return _concatenate(parts)
 
-    def _select(self, file: FragmentFile, rows: RowRanges) -> Selection:
+    def _select(self, rows: RowRanges) -> Selection:
         """Return the pages with a row of some ranges."""
-        pages, bounds, num_bytes, _ = row_kernels.choose_pages(*self.places, *touching_bounds(rows))
-        selection = Selection(rows, pages, bounds, num_bytes)
-        if self._has_large_pages and _is_identified(file):
-            return self._find_blocks(file, selection)
-        return selection
+        return self.pages_with(*touching_bounds(rows))
 
-    def _find_blocks(self, file: FragmentFile, selection: Selection) -> Selection:
-        """Return the selection with the blocks of large pages that are cached."""
-        # This is imported late, because few files need its kernels.
-        from zonebloom.parquet.page_blocks import PageBlocks
+    def pages_with(
+        self, starts: np.ndarray, stops: np.ndarray, decoded: np.ndarray = NO_DECODED_PAGES
+    ) -> Selection:
+        """Return the pages with a row of some ranges. See `row_kernels.choose_pages`."""
+        pages, bounds, num_bytes, _ = row_kernels.choose_pages(*self.places, starts, stops, decoded)
+        return Selection(pages, bounds, num_bytes)
 
-        pages, bounds = selection.pages, selection.bounds.tolist()
-        starts, sizes, _, _, rows = pages[: NUM_ROWS + 1].tolist()
-        keys: list[Hashable] = [None] * len(starts)
-        for number, column in enumerate(self._cache_keys):
-            for i in range(bounds[number], bounds[number + 1]):
-                if _is_large(sizes[i], rows[i]):
-                    keys[i] = *file.cache_key, column, starts[i], sizes[i], rows[i]
-        blocks = MEMORY_CACHE.find(keys, PageBlocks)
-        num_bytes = 0
-        cache_keys: dict[int, Hashable] = {}
-        for i, page_blocks in enumerate(blocks):
-            pages[READ_START, i] = num_bytes
-            if page_blocks is None:
-                num_bytes += sizes[i]
-                if keys[i] is not None:
-                    cache_keys[i] = keys[i]
-        return selection._replace(num_bytes=num_bytes, blocks=blocks, cache_keys=cache_keys)
+    def decode(self, file: FragmentFile, num_wanted: Mapping[int, int]) -> list[DecodedPage]:
+        """Read pages by their ascending numbers, and decode so many of their first rows.
 
-    @cached_property
-    def _cache_keys(self) -> list[tuple[int, ...]]:
-        """For each column, what the decoded form of its pages depends on besides their bytes."""
-        return [
-            (c.chunk.codec, c.leaf.physical_type, c.leaf.width, c.leaf.max_level)
-            for c in self.columns
-        ]
+        Raises
+        ------
+        Undecodable
+        FragmentUnreadable
+        """
+        numbers = np.array(list(num_wanted))
+        starts, sizes, rows, bounds = self.places
+        pages = np.zeros((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
+        pages[FILE_START], pages[NUM_BYTES] = starts[numbers], sizes[numbers]
+        pages[READ_START] = np.cumsum(pages[NUM_BYTES]) - pages[NUM_BYTES]
+        pages[FIRST_ROW] = rows[0, numbers]
+        pages[NUM_ROWS] = rows[1, numbers] - rows[0, numbers]
+        pages[UNWANTED_ROWS] = pages[NUM_ROWS] - list(num_wanted.values())
+        num_bytes = int(pages[NUM_BYTES].sum())
+        selection = Selection(pages, np.searchsorted(numbers, bounds), num_bytes)
+        return OpenedPages(self, file, selection, apart=True).decoded_pages()
 
     def _open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
-        selection = self._select(file, rows)
+        selection = self._select(rows)
         row_counts = selection.pages[NUM_ROWS]
-        if selection.blocks:
-            # A search of a cached page reads only the blocks of the wanted rows.
-            row_counts = row_counts * [blocks is None for blocks in selection.blocks]
         if _fit_in_one_batch(file, selection, int(row_counts.sum())):
-            yield self._open(file, selection)
+            yield OpenedPages(self, file, selection)
             return
         first_rows = np.cumsum(row_counts) - row_counts
         batches = selection.pages[READ_START] // _BATCH_BYTES, first_rows // _BATCH_ROWS
         cuts = np.flatnonzero(np.diff(np.stack(batches)).any(axis=0)) + 1
         for numbers in np.split(np.arange(selection.pages.shape[1]), cuts):
-            yield self._open(file, selection.part(numbers))
-
-    def _open(self, file: FragmentFile, selection: Selection) -> OpenedPages:
-        if not any(selection.blocks):
-            return OpenedPages(self, file, selection)
-        return PagesWithBlocks(self, file, selection)
+            yield OpenedPages(self, file, selection.part(numbers))
 
 
 class OpenedPages:
@@ -287,6 +241,8 @@ class OpenedPages:
     file : FragmentFile
     selection : Selection
         The pages to read. Their table is changed in place.
+    apart : bool
+        Whether each decompressed page has memory of its own, so that single ones can be kept.
 
     Raises
     ------
@@ -294,28 +250,25 @@ class OpenedPages:
     Undecodable
     """
 
-    def __init__(self, table: PageTable, file: FragmentFile, selection: Selection):
-        pages, bounds, num_bytes = selection.pages, selection.bounds, selection.num_bytes
+    def __init__(
+        self, table: PageTable, file: FragmentFile, selection: Selection, *, apart: bool = False
+    ):
+        pages, bounds, num_bytes = selection
         self._table = table
         self._file = file
         self._pages = pages
         self._bounds = bounds
         self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
-        to_cache = self._choose_to_cache(selection)
-        # All values of these pages are wanted, and those of other pages up to the last wanted row.
-        pages[UNWANTED_ROWS, list(to_cache)] = 0
         data = read_spans(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
-        self._column_flags, bodies, buffers = open_bodies(data, pages, bounds, columns)
+        self._column_flags, self._bodies = open_bodies(data, pages, bounds, columns, apart=apart)
         self.flags = int(np.bitwise_or.reduce(self._column_flags))
         # Keep the page buffers alive: the addresses in ``pages`` point into them.
-        self._buffers: list[object] = [data, bodies, *buffers]
+        self._buffers: list[object] = [data, *self._bodies]
         # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
         self._levels = np.empty(len(columns), dtype=np.int64)
         self._present = np.empty(pages[NUM_ROWS].sum(), dtype=np.uint8)
-        status = row_kernels.read_pages(
-            data, bodies, pages, bounds, columns, self._present, self._levels
-        )
+        status = row_kernels.read_pages(data, pages, bounds, columns, self._present, self._levels)
         if status < 0:
             what = "body" if status == -1 else "definition levels"
             raise FragmentUnreadable(f"the {what} of a page cannot be decoded")
@@ -325,50 +278,18 @@ class OpenedPages:
 
             for number, column in enumerate(table.columns):
                 self._buffers += convert_pages(column.leaf, self._pages_of(number), self._buffers)
-        if to_cache:
-            self._cache_blocks(selection, to_cache)
 
-    def _choose_to_cache(self, selection: Selection) -> dict[int, Hashable]:
-        """Note the uses of large pages. Return the keys of those to cache, by their numbers."""
-        if not (selection.cache_keys and is_at_rest(self._file.identity, time.time_ns())):
-            return {}
-        numbers = {key: number for number, key in selection.cache_keys.items()}
-        sizes = {key: int(self._pages[NUM_BYTES, number]) for key, number in numbers.items()}
-        are_used_again = MEMORY_CACHE.note_uses(sizes)
-        return {numbers[key]: key for key in itertools.compress(sizes, are_used_again)}
-
-    def _cache_blocks(self, selection: Selection, keys: Mapping[int, Hashable]) -> None:
-        """Cache some pages by their numbers. A page that lacks values is left out."""
-        # This is imported late, because few files need its kernels.
-        from zonebloom.parquet.page_blocks import split_page
-
-        columns, presents = selection.columns().tolist(), self._present_addresses().tolist()
-        for number, key in keys.items():
-            page, present = self._pages[:, number], None
-            if presents[number]:
-                start = presents[number] - self._present.ctypes.data
-                present = self._present[start : start + page[NUM_ROWS]]
-            blocks = split_page(
-                int(page[BODY_ADDRESS]),
-                int(page[BODY_SIZE]),
-                encoding=int(page[ENCODING]),
-                width=self._table.columns[columns[number]].leaf.width,
-                num_rows=int(page[NUM_ROWS]),
-                present=present,
-            )
-            if blocks is not None:
-                MEMORY_CACHE.put(key, blocks)
-
-    def _present_addresses(self) -> np.ndarray:
-        """Return for each page the address of its bytes in ``_present``, 0 if no row is null."""
-        addresses = np.zeros(self._pages.shape[1], dtype=np.int64)
-        for number in np.flatnonzero(self._levels >= 0).tolist():
-            sizes = self._pages_of(number)[NUM_ROWS]
-            first = self._present.ctypes.data + self._levels[number]
-            addresses[self._bounds[number] : self._bounds[number + 1]] = (
-                first + np.cumsum(sizes) - sizes
-            )
-        return addresses
+    def decoded_pages(self) -> list[DecodedPage]:
+        """Return each page in decoded form. Raise `Undecodable` if one lacks values."""
+        decoded = []
+        for number, column in enumerate(self._table.columns):
+            start = int(self._levels[number])
+            for page in self._pages_of(number).T:
+                stop = start + int(page[NUM_ROWS])
+                present = self._present[start:stop] if start >= 0 else None
+                decoded.append(decode_page(page, column.leaf.width, present, self._bodies))
+                start = stop if start >= 0 else start
+        return decoded
 
     def row_bounds(self) -> tuple[int, int]:
         """Return the first row of the pages of the only leaf, and the end of the last one."""
@@ -405,7 +326,7 @@ class OpenedPages:
             capacity = int(self._pages[NUM_ROWS].sum()) + 1
             if are_indices:
                 assert hits is not None
-                parts.append(_find_indices(hits, arguments, capacity))
+                parts.append(_find_indices(hits, (*arguments, pages[ENCODING]), capacity))
             else:
                 parts.append(keys.find(*arguments, capacity=capacity))
         rows = parts[0] if len(parts) == 1 else np.sort(np.concatenate([_NO_ROWS, *parts]))
@@ -458,47 +379,18 @@ class OpenedPages:
         return arrays
 
 
-class PagesWithBlocks(OpenedPages):
-    """Data pages of which some are read, and others are cached in blocks of rows.
-
-    The blocks take the places of their pages, so they are searched like small pages.
-    """
-
-    def __init__(self, table: PageTable, file: FragmentFile, selection: Selection):
-        # This is imported late, because few files need its kernels.
-        from zonebloom.parquet import block_kernels
-        from zonebloom.parquet.page_blocks import NO_BLOCKS
-
-        descriptions = [
-            NO_BLOCKS if page_blocks is None else page_blocks.kernel_args
-            for page_blocks in selection.blocks
-        ]
-        blocks = np.array(descriptions)
-        if all(selection.blocks):
-            self._table, self._file, self._dictionaries = table, file, {}
-            self._buffers = []
-            self._column_flags = np.zeros(len(table.columns), dtype=np.int64)
-        else:
-            missing = np.flatnonzero(blocks[:, block_kernels.TABLE] == 0)
-            super().__init__(table, file, selection.part(missing))
-            selection.pages[:, missing] = self._pages
-            blocks[missing, block_kernels.PRESENT] = self._present_addresses()
-        # Keep the blocks alive: the addresses in ``_pages`` point into them.
-        self._buffers.append(selection.blocks)
-        rows = selection.rows
-        self._pages, self._bounds, self._levels, self._present = block_kernels.choose_blocks(
-            selection.pages, selection.bounds, blocks, rows.starts, rows.stops, self._column_flags
-        )
-        self.flags = int(np.bitwise_or.reduce(self._column_flags))
-
-
 def open_bodies(
-    data: np.ndarray, pages: np.ndarray, bounds: np.ndarray, columns: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, list[pa.Buffer]]:
+    data: np.ndarray,
+    pages: np.ndarray,
+    bounds: np.ndarray,
+    columns: np.ndarray,
+    *,
+    apart: bool = False,
+) -> tuple[np.ndarray, list[pa.Buffer]]:
     """Read the headers of pages, verify checksums, and decompress what no kernel decompresses.
 
-    The parameters are those of `header_kernels.open_pages`. Return the flags of each column, the
-    memory for the bodies that Snappy compressed, and the buffers of the other bodies.
+    The parameters are those of `header_kernels.open_pages`. Return the flags of each column, and
+    the memory of all bodies that are not in ``data``. With ``apart``, each has its own memory.
 
     Raises
     ------
@@ -514,23 +406,21 @@ def open_bodies(
     if union & HAS_CHECKSUM:
         for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
             verify_checksum(data, page)
-    # Arrow's pool reuses memory. New memory would cost more time than the decompression.
-    bodies = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
-    buffers: list[pa.Buffer] = []
     codecs = columns[:, header_kernels.CODEC]
+    # Arrow's pool reuses memory. New memory would cost more time than the decompression.
+    if apart:
+        is_snappy = np.repeat(codecs == SNAPPY, np.diff(bounds))
+        sizes = np.where(is_snappy, np.maximum(pages[DECOMPRESSED_SIZE], 0), 0)
+        buffers = [pa.allocate_buffer(size) for size in sizes.tolist()]
+        pages[BODY_ADDRESS] = [buffer.address for buffer in buffers]
+    else:
+        buffers = [pa.allocate_buffer(num_bytes)]
+        # The kernel counted the addresses from 0.
+        pages[BODY_ADDRESS] += buffers[0].address
     for number in ((codecs != 0) & (codecs != SNAPPY)).nonzero()[0].tolist():
         part = pages[:, bounds[number] : bounds[number + 1]]
         buffers += decompress_pages(columns[number], part, data)
-    return flags, bodies, buffers
-
-
-def _is_large(num_bytes: Any, num_rows: Any) -> Any:
-    return (num_bytes > _MAX_UNCACHED_BYTES) & (num_rows > _MAX_UNCACHED_ROWS)
-
-
-def has_large_pages(pages: PageLocations) -> bool:
-    """Return whether a chunk has pages that are divided into blocks and cached."""
-    return bool(_is_large(pages.sizes, np.diff(pages.first_rows)).any())
+    return flags, buffers
 
 
 def _fit_in_one_batch(file: FragmentFile, selection: Selection, num_values: int) -> bool:
@@ -539,7 +429,7 @@ def _fit_in_one_batch(file: FragmentFile, selection: Selection, num_values: int)
     return is_small or not file.is_local
 
 
-def _is_identified(file: FragmentFile) -> bool:
+def is_identified(file: FragmentFile) -> bool:
     """Return whether a file that replaces this one certainly has another identity."""
     return bool(file.identity.inode or file.identity.tag)
 
@@ -569,7 +459,7 @@ def cached_dictionary(
     # Some writers let ``data_start`` point to the dictionary, so it is not the end.
     start, size = chunk.start, stop - chunk.start
     key = None
-    if _is_identified(file):
+    if is_identified(file):
         key = *file.cache_key, start, stop, chunk.codec, leaf.width
     cached = MEMORY_CACHE.get(key, Dictionary)
     if cached is not None:
@@ -582,7 +472,7 @@ def cached_dictionary(
         data = read_spans(file, np.array([start]), np.array([size]), size)
     dictionary = Dictionary(leaf, chunk.codec, data)
     if may_cache:
-        MEMORY_CACHE.put_if_worth(key, dictionary)
+        MEMORY_CACHE.put(key, dictionary)
     return dictionary
 
 
@@ -598,7 +488,8 @@ def read_spans(
         return data
     spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
     pieces = read_merged_ranges(file.read, spans, file.coalesce)
-    return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+    # A kernel takes the bytes as memory that it may write to.
+    return np.frombuffer(bytearray().join(pieces), dtype=np.uint8)
 
 
 def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], capacity: int) -> np.ndarray:

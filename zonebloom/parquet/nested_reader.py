@@ -21,6 +21,7 @@ import pyarrow as pa
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, nested_kernels, row_kernels, value_kernels
+from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES
 from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.dictionaries import Dictionary, copied_texts
 from zonebloom.parquet.file_layout import ColumnChunk, FilePages
@@ -200,14 +201,14 @@ class _OpenedLeaf:
         description = np.array([[max_level, chunk.codec, 0, max_repetition, 0]])
         self._bounds = np.array([0, pages.shape[1]])
         first_rows, num_rows = pages[FIRST_ROW].copy(), pages[NUM_ROWS].copy()
-        flags, bodies, buffers = open_bodies(data, pages, self._bounds, description)
+        flags, buffers = open_bodies(data, pages, self._bounds, description)
         self._flags = int(flags[0])
         # Keep the page buffers alive: the addresses in the table of pages point into them.
-        self._buffers: list[object] = [data, bodies, *buffers]
+        self._buffers: list[object] = [data, *buffers]
         num_slots = int(pages[NUM_ROWS].sum())
         if num_slots > chunk.num_values:
             raise FragmentUnreadable("pages have more values than their column chunk")
-        if read_bodies(data, bodies, pages, self._bounds, description) < 0:
+        if read_bodies(data, pages, self._bounds, description) < 0:
             raise FragmentUnreadable("the body of a page cannot be decoded")
         definitions = np.empty(num_slots if max_level else 0, dtype=np.uint8)
         repetitions = np.empty(num_slots if max_repetition else 0, dtype=np.uint8)
@@ -387,7 +388,7 @@ def _choose_pages(
     """Return a table of the pages of one chunk that hold some of the rows."""
     bounds, page_rows = np.array([0, starts.size]), np.stack([first_rows[:-1], first_rows[1:]])
     places = np.ascontiguousarray(starts), np.ascontiguousarray(sizes), page_rows, bounds
-    pages, *_ = row_kernels.choose_pages(*places, rows.starts, rows.stops)
+    pages, *_ = row_kernels.choose_pages(*places, rows.starts, rows.stops, NO_DECODED_PAGES)
     # Only flat columns leave out the values of unwanted rows.
     pages[header_kernels.UNWANTED_ROWS] = 0
     return pages

@@ -13,44 +13,40 @@ from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
     BODY_SIZE,
     CHECKED_START,
+    ENCODING,
     FILE_START,
     FIRST_POSITION,
     FIRST_ROW,
+    IS_DECODED,
     LEVEL_BYTES,
     MAX_LEVEL,
     NUM_BYTES,
     NUM_ROWS,
     NUM_STORED,
+    NUMBER,
     PAGE_FIELDS,
+    PRESENT,
+    PRESENT_ADDRESS,
     READ_START,
+    STARTS,
     UNWANTED_ROWS,
+    VALUE_ENCODING,
+    VALUE_WIDTH,
+    VALUES,
 )
-from zonebloom.parquet.page_bytes import bits_at, run_at
+from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at
 from zonebloom.sbbf.addresses import load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 
-@kernel(
-    types.Tuple((int64[:, ::1], int64[::1], int64, int64))(
-        readonly(int64),
-        readonly(int64),
-        readonly(int64, 2),
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-    )
-)
-def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops):
-    """Return a table of the pages of each column that hold rows of some ranges, in order.
+@kernel(int64(readonly(int64, 2), readonly(int64), readonly(int64), readonly(int64), int64[:, ::1]))
+def find_pages(rows, bounds, range_starts, range_stops, out):
+    """Write the numbers of the pages that hold rows of some ranges. Return how many these are.
 
-    Page i lies at ``starts[i]`` of the file, has ``sizes[i]`` bytes, and holds the rows
-    ``rows[0, i]`` to ``rows[1, i]``. The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``.
-    The table has the places and rows of the pages, which are read one after another. Then follow
-    the bounds of the columns in the table, and the total numbers of bytes and rows.
+    See `choose_pages`. The second row of ``out`` receives the end of the last range that touches
+    each page.
     """
-    numbers, wanted_stops = np.empty((2, starts.shape[0]), dtype=np.int64)
-    table_bounds = np.zeros(bounds.shape[0], dtype=np.int64)
-    count = num_bytes = num_rows = 0
+    count = 0
     for column in range(bounds.shape[0] - 1):
         # The first range that ends after the start of a page, and the first that begins after it.
         which = following = 0
@@ -63,23 +59,104 @@ def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops):
                 following += 1
             # pyarrow sometimes writes pages without rows.
             if rows[0, page] < rows[1, page] and which < following:
-                numbers[count] = page
-                wanted_stops[count] = range_stops[following - 1]
+                out[0, count], out[1, count] = page, range_stops[following - 1]
                 count += 1
-        table_bounds[column + 1] = count
-    pages = np.empty((PAGE_FIELDS, count), dtype=np.int64)
+    return count
+
+
+@inlined
+def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, pages, size):
+    """Add the rows of some ranges in a decoded page to the table of pages.
+
+    Return the new size of the table, and the number of rows.
+    """
+    values, starts = np.uint64(decoded[VALUES]), np.uint64(decoded[STARTS])
+    present, width = np.uint64(decoded[PRESENT]), decoded[VALUE_WIDTH]
+    # The rows passed so far, and the values that they hold.
+    row = position = num_rows = 0
+    for i in range(range_starts.shape[0]):
+        first = max(range_starts[i], first_row) - first_row
+        stop = min(range_stops[i], stop_row) - first_row
+        if first >= stop:
+            continue
+        next_position = position
+        if present:
+            while row < first:
+                position += np.int64(byte_at(present, row))
+                row += 1
+            next_position = position
+            while row < stop:
+                next_position += np.int64(byte_at(present, row))
+                row += 1
+        else:
+            position, next_position = first, stop
+        begin, end = position * width, next_position * width
+        if not width:
+            begin = np.int64(load_32(starts + np.uint64(4 * position))) - 4
+            end = np.int64(load_32(starts + np.uint64(4 * next_position))) - 4
+        page = pages[:, size]
+        page[IS_DECODED], page[NUM_BYTES], page[READ_START], page[FILE_START] = 1, 0, 0, 0
+        page[FIRST_ROW], page[NUM_ROWS], page[UNWANTED_ROWS] = first_row + first, stop - first, 0
+        page[ENCODING], page[NUM_STORED] = decoded[VALUE_ENCODING], next_position - position
+        page[BODY_ADDRESS], page[BODY_SIZE] = np.int64(values) + begin, end - begin
+        page[PRESENT_ADDRESS] = np.int64(present) + first if present else 0
+        position = next_position
+        num_rows += stop - first
+        size += 1
+    return size, num_rows
+
+
+@kernel(
+    types.Tuple((int64[:, ::1], int64[::1], int64, int64))(
+        readonly(int64),
+        readonly(int64),
+        readonly(int64, 2),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64, 2),
+    )
+)
+def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops, decoded):
+    """Return a table of the pages of each column that hold rows of some ranges, in order.
+
+    Page i lies at ``starts[i]`` of the file, has ``sizes[i]`` bytes, and holds the rows
+    ``rows[0, i]`` to ``rows[1, i]``. The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``.
+    The table has the places and rows of the pages, which are read one after another. Then follow
+    the bounds of the columns in the table, and the total numbers of bytes and rows.
+
+    ``decoded`` describes pages in memory, ordered by their numbers. In their places, the table has
+    the wanted rows of each range.
+    """
+    found = np.empty((2, starts.shape[0]), dtype=np.int64)
+    count = find_pages(rows, bounds, range_starts, range_stops, found)
+    capacity = count + decoded.shape[0] * range_starts.shape[0]
+    pages = np.empty((PAGE_FIELDS, capacity), dtype=np.int64)
+    table_bounds = np.zeros(bounds.shape[0], dtype=np.int64)
+    size = num_bytes = num_rows = column = next_decoded = 0
     for i in range(count):
-        page = numbers[i]
-        pages[FILE_START, i], pages[NUM_BYTES, i], pages[READ_START, i] = (
-            starts[page],
-            sizes[page],
-            num_bytes,
-        )
-        pages[FIRST_ROW, i] = rows[0, page]
-        pages[NUM_ROWS, i] = rows[1, page] - rows[0, page]
-        pages[UNWANTED_ROWS, i] = max(rows[1, page] - wanted_stops[i], 0)
+        page, wanted_stop = found[0, i], found[1, i]
+        first_row, stop_row = rows[0, page], rows[1, page]
+        while page >= bounds[column + 1]:
+            column += 1
+            table_bounds[column] = size
+        if next_decoded < decoded.shape[0] and decoded[next_decoded, NUMBER] == page:
+            size, num_added = _add_decoded_rows(
+                decoded[next_decoded], first_row, stop_row, range_starts, range_stops, pages, size
+            )
+            num_rows += num_added
+            next_decoded += 1
+            continue
+        pages[FILE_START, size], pages[NUM_BYTES, size] = starts[page], sizes[page]
+        pages[READ_START, size], pages[IS_DECODED, size] = num_bytes, 0
+        pages[FIRST_ROW, size], pages[NUM_ROWS, size] = first_row, stop_row - first_row
+        pages[UNWANTED_ROWS, size] = max(stop_row - wanted_stop, 0)
         num_bytes += sizes[page]
-        num_rows += pages[NUM_ROWS, i]
+        num_rows += stop_row - first_row
+        size += 1
+    table_bounds[column + 1 :] = size
+    if size < capacity:
+        pages = np.ascontiguousarray(pages[:, :size])
     return pages, table_bounds, num_bytes, num_rows
 
 
@@ -139,7 +216,6 @@ def _read_levels(address, stop, max_level, present):
 @kernel(
     int64(
         readonly(uint8),
-        uint8[::1],
         int64[:, ::1],
         readonly(int64),
         readonly(int64, 2),
@@ -147,8 +223,8 @@ def _read_levels(address, stop, max_level, present):
         int64[::1],
     )
 )
-def read_pages(data, bodies, pages, bounds, columns, present, levels):
-    """Decompress the bodies of pages into ``bodies``, and read their definition levels.
+def read_pages(data, pages, bounds, columns, present, levels):
+    """Decompress the bodies of pages, and read their definition levels.
 
     Return 0, or -1 if a body cannot be decompressed, or -2 if levels are damaged. ``present`` is
     set for each row that holds a value, for one optional column after another, but not for unwanted
@@ -158,7 +234,7 @@ def read_pages(data, bodies, pages, bounds, columns, present, levels):
     address and size are changed to exclude them. The other parameters are those of
     `header_kernels.open_pages`.
     """
-    if read_bodies(data, bodies, pages, bounds, columns) < 0:
+    if read_bodies(data, pages, bounds, columns) < 0:
         return -1
     base = 0
     for column in range(bounds.shape[0] - 1):
@@ -168,11 +244,21 @@ def read_pages(data, bodies, pages, bounds, columns, present, levels):
         for page in range(first, stop):
             num_rows = pages[NUM_ROWS, page]
             num_wanted = num_rows - pages[UNWANTED_ROWS, page]
-            pages[NUM_STORED, page] = num_wanted
+            if not pages[IS_DECODED, page]:
+                pages[NUM_STORED, page] = num_wanted
             if not columns[column, MAX_LEVEL]:
                 continue
             if num_rows < 0 or num_rows > present.shape[0] - base:
                 return -2
+            if pages[IS_DECODED, page]:
+                if pages[PRESENT_ADDRESS, page]:
+                    target = np.uint64(present.ctypes.data) + np.uint64(base)
+                    copy_bytes(target, np.uint64(pages[PRESENT_ADDRESS, page]), num_rows)
+                else:
+                    present[base : base + num_rows] = 1
+                nulls += num_rows - pages[NUM_STORED, page]
+                base += num_rows
+                continue
             if pages[LEVEL_BYTES, page] < 0:
                 if pages[BODY_SIZE, page] < 4:
                     return -2

@@ -92,12 +92,12 @@ def _hash_pages(
 ) -> HashedTexts:
     bounds = np.array([0, pages.shape[1]])
     # The pages have the addresses of the buffers, which must live until the strings are hashed.
-    flags, bodies, _buffers = open_bodies(data, pages, bounds, description)
+    flags, _buffers = open_bodies(data, pages, bounds, description)
     if flags[0] & header_kernels.HAS_OTHER_ENCODINGS:
         raise Undecodable
     num_rows = int(pages[header_kernels.NUM_ROWS].sum())
     present, levels = allocate_array(num_rows, np.uint8), np.empty(1, dtype=np.int64)
-    if row_kernels.read_pages(data, bodies, pages, bounds, description, present, levels) < 0:
+    if row_kernels.read_pages(data, pages, bounds, description, present, levels) < 0:
         raise FragmentUnreadable("the body or the definition levels of a page cannot be decoded")
     hashes = allocate_array(int(pages[header_kernels.NUM_STORED].sum()), np.uint64)
     ends = _hash_into(pages, dictionary_hashes, hashes)

@@ -16,6 +16,7 @@ from numba import int32, int64, uint8, uint32, uint64
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
     BODY_SIZE,
+    DECODED_INDICES,
     ENCODING,
     FIRST_ROW,
     NUM_ROWS,
@@ -36,10 +37,27 @@ DICTIONARY, OFFSETS, NUM_ENTRIES = range(3)
 # recommends.
 ALIGNMENT = 64
 _LENGTH_BYTES = 4
+_DECODED_BITS = 32
 
 
-@kernel(int64(*PAGE_TYPES, readonly(uint8), int64[::1]))
-def find_indices(addresses, sizes, counts, first_positions, hits_of, positions):
+@inlined
+def _begin_indices(address, encoding):
+    """Return the bits of the indices of a page, and the offset of their first run."""
+    if encoding == DECODED_INDICES:
+        return np.int64(_DECODED_BITS), np.int64(0)
+    return np.int64(byte_at(address, 0)), np.int64(1)
+
+
+@inlined
+def _index_run_at(address, offset, size, width, max_values, encoding):
+    """Return a run of indices as `run_at` does. All decoded indices are one run."""
+    if encoding == DECODED_INDICES:
+        return max_values, np.int64(-1), offset, size
+    return run_at(address, offset, size, width, max_values)
+
+
+@kernel(int64(*PAGE_TYPES, readonly(int64), readonly(uint8), int64[::1]))
+def find_indices(addresses, sizes, counts, first_positions, encodings, hits_of, positions):
     """Write the positions of the dictionary indices that are hits. Return their number, or -1.
 
     ``hits_of`` says for each entry of the dictionary whether it is a hit.
@@ -52,13 +70,14 @@ def find_indices(addresses, sizes, counts, first_positions, hits_of, positions):
             continue
         if stop < 1 or hits + count > positions.shape[0]:
             return -1
-        width = np.int64(byte_at(address, 0))
+        width, offset = _begin_indices(address, encodings[page])
         if width > 32:
             return -1
-        offset = 1
         num_read = 0
         while num_read < count:
-            run, index, begin, offset = run_at(address, offset, stop, width, count - num_read)
+            run, index, begin, offset = _index_run_at(
+                address, offset, stop, width, count - num_read, encodings[page]
+            )
             if run < 0 or index >= hits_of.shape[0]:
                 return -1
             if index < 0:
@@ -77,18 +96,21 @@ def find_indices(addresses, sizes, counts, first_positions, hits_of, positions):
 
 
 @inlined
-def _indices(address, size, count, positions, num_positions):
+def _indices(address, size, count, encoding, positions, num_positions):
     """Replace positions in a page of dictionary indices by these indices. Return 0, or -1."""
     if count == 0:
         return 0
-    if size < 1 or byte_at(address, 0) > np.uint64(32):
+    if size < 1:
         return -1
-    width = np.int64(byte_at(address, 0))
-    offset = 1
+    width, offset = _begin_indices(address, encoding)
+    if width > 32:
+        return -1
     num_read = 0
     num_replaced = 0
     while num_read < count:
-        run, value, begin, offset = run_at(address, offset, size, width, count - num_read)
+        run, value, begin, offset = _index_run_at(
+            address, offset, size, width, count - num_read, encoding
+        )
         if run < 0:
             return -1
         while num_replaced < num_positions and positions[num_replaced] < num_read + run:
@@ -120,7 +142,7 @@ def check_values(pages, width, are_indices):
         address = np.uint64(pages[BODY_ADDRESS, page])
         size, count = pages[BODY_SIZE, page], pages[NUM_STORED, page]
         if are_indices:
-            if _indices(address, size, count, nothing, 0) < 0:
+            if _indices(address, size, count, pages[ENCODING, page], nothing, 0) < 0:
                 return -1
         elif width:
             if count * width > size:
@@ -233,7 +255,8 @@ def take_values(
             if num_taken == num_taken_before:
                 continue
             if is_indices:
-                if _indices(address, size, count, positions, num_positions) < 0:
+                encoding = pages[ENCODING, page]
+                if _indices(address, size, count, encoding, positions, num_positions) < 0:
                     return -1
                 source = np.uint64(dictionaries[leaf, DICTIONARY])
                 text_starts = np.uint64(dictionaries[leaf, OFFSETS])
@@ -294,6 +317,27 @@ def copy_texts(starts, lengths, offsets, out):
             offsets[column, i + 1] = np.int32(end)
         base += end
     return base
+
+
+@kernel(int64(uint64, int64, uint32[::1]))
+def decode_indices(address, size, out):
+    """Write the dictionary indices of a page. Return 0, or -1."""
+    if out.shape[0] == 0:
+        return 0
+    if size < 1 or byte_at(address, 0) > np.uint64(32):
+        return -1
+    width, offset, num_read = np.int64(byte_at(address, 0)), 1, 0
+    while num_read < out.shape[0]:
+        run, value, begin, offset = run_at(address, offset, size, width, out.shape[0] - num_read)
+        if run < 0:
+            return -1
+        for i in range(run):
+            index = np.uint64(value)
+            if value < 0:
+                index = bits_at(address, begin * 8 + i * width, width, size)
+            out[num_read + i] = np.uint32(index)
+        num_read += run
+    return 0
 
 
 @kernel(int64(uint64, int64, uint32[::1]))

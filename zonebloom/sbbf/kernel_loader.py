@@ -26,7 +26,6 @@ LOOKUP_MODULES = (
     "zonebloom.sbbf.blocks",
     "zonebloom.parquet.leaf_reader",
     "zonebloom.parquet.hit_reader",
-    "zonebloom.parquet.page_blocks",
     "zonebloom.parquet.key_table_kernels",
     "zonebloom.parquet.nested_reader",
     "zonebloom.storage.pread_kernel",

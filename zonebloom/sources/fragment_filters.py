@@ -91,5 +91,5 @@ class FragmentFilters:
             return None
         # Another write so soon after the last one may leave the identity as it is.
         if is_at_rest(identity, opened_at):
-            MEMORY_CACHE.put_if_worth(cache_key, filters)
+            MEMORY_CACHE.put(cache_key, filters)
         return filters

@@ -233,22 +233,21 @@ class ParquetRows:
         """
         if isinstance(node, IsIn) and (node.null_matches or len(node.values) > _MAX_FEW_KEYS):
             return None
-        handle = self._file.handle
-        if handle is None or not (self._has_kernels or self._load_kernels(row_group, 1)):
+        if not (self._has_kernels or self._load_kernels(row_group, 1)):
             return None
         cache_key = self._pages.cache_owner.token, row_group, node.column, *names
         cached = MEMORY_CACHE.get(cache_key, _FewKeysReader)
         if cached is None:
             cached = _FewKeysReader(self._hit_reader(row_group, node.column, names))
-            MEMORY_CACHE.put_if_worth(cache_key, cached)
+            MEMORY_CACHE.put(cache_key, cached)
         reader = cached.reader
         if reader is None:
             return None
         keys = tests.keys(node, reader.key_leaf)
         try:
-            found = reader.read(self._file, handle, keys, rows) if keys is not None else None
+            found = reader.read(self._file, keys, rows) if keys is not None else None
         except Undecodable:
-            # A dictionary has an encoding that no kernel decodes.
+            # A page or a dictionary has an encoding that no kernel decodes, or lacks values.
             return None
         if found is None:
             return None
@@ -264,7 +263,7 @@ class ParquetRows:
         self, row_group: int, path: ColumnPath, names: Sequence[str]
     ) -> HitReader | None:
         """Return the reader of the rows of few keys, or None if a column prevents it."""
-        from zonebloom.parquet.hit_reader import HitReader, can_read_all
+        from zonebloom.parquet.hit_reader import HitReader, can_read
 
         key, *nested_path = path
         if nested_path:
@@ -274,7 +273,7 @@ class ParquetRows:
         names = (key, *(name for name in stored if name != key))
         chunks = [self._leaf_chunk(row_group, (name,)) for name in names]
         readable = [chunk for chunk in chunks if isinstance(chunk, LeafChunk)]
-        if len(readable) < len(chunks) or not can_read_all(readable):
+        if len(readable) < len(chunks) or not can_read(readable):
             return None
         # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
         if pa.types.is_floating(readable[0].leaf.arrow_type):
@@ -308,7 +307,7 @@ class ParquetRows:
                     chunks[path[0]] = chunk
             table = PageTable(list(chunks.values())) if chunks else None
             decodable = _DecodableColumns(tuple(chunks), table)
-            MEMORY_CACHE.put_if_worth(cache_key, decodable)
+            MEMORY_CACHE.put(cache_key, decodable)
         return decodable
 
     def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | None:

@@ -408,7 +408,7 @@ class HashTable(IndexTable):
         if words is None:
             self._report_block()
         else:
-            MEMORY_CACHE.put_if_worth(cache_key, _Block(words))
+            MEMORY_CACHE.put(cache_key, _Block(words))
         return words
 
     def _overflow(self, slot_words: np.ndarray) -> np.ndarray | None:
