@@ -139,7 +139,7 @@ class HitReader:
                 scratch.rows,
                 scratch.summary,
             )
-            file.counter.add(int(scratch.summary[hit_kernels.BYTES_READ]))
+            _count_read(file, scratch)
             if result != hit_kernels.NEEDS_DICTIONARY or has_dictionary:
                 return result
             key.needs_dictionary[0] = has_dictionary = True
@@ -265,7 +265,7 @@ class _Columns:
                 scratch.texts,
                 scratch.summary,
             )
-            file.counter.add(int(scratch.summary[hit_kernels.BYTES_READ]))
+            _count_read(file, scratch)
             if result != hit_kernels.NEEDS_DICTIONARY:
                 break
             have_indices = [bool(flag & HAS_INDICES) for flag in flags.tolist()]
@@ -311,6 +311,12 @@ class _Columns:
                 arrays.append(text_array(leaf, offsets, texts, valid))
                 text, text_start = text + count + 1, stop
         return arrays
+
+
+def _count_read(file: FragmentFile, scratch: _Scratch) -> None:
+    num_bytes = int(scratch.summary[hit_kernels.BYTES_READ])
+    if num_bytes:
+        file.counter.add(num_bytes)
 
 
 class _Source(NamedTuple):
