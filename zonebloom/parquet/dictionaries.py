@@ -5,15 +5,18 @@ Source: Encodings.md (dictionary encoding) of the Parquet format.
 
 from __future__ import annotations
 
+import ctypes
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
+from zonebloom.parquet.header_kernels import PLAIN
 from zonebloom.parquet.key_tests import KeySet, index_bytes, index_values, spans_of
 from zonebloom.parquet.leaf_type import (
     BYTE_ARRAY,
@@ -52,6 +55,32 @@ def copied_texts(
     if value_kernels.copy_texts(starts, lengths, offsets, texts) < 0:
         raise FragmentUnreadable("values of a page lie outside it, or are missing")
     return text_array(leaf, offsets[0], texts, valid)
+
+
+def hash_stored_texts(
+    pages: np.ndarray, dictionary_hashes: np.ndarray
+) -> tuple[np.ndarray, list[bytes]]:
+    """Return the hashes of the strings that pages store, one page after another.
+
+    Return also the least and the greatest string of the pages without indices, if there are such.
+    ``pages`` is the table of pages after `row_kernels.read_pages`.
+    """
+    # This is imported late, because lookups hash no strings.
+    from zonebloom.parquet import text_hash_kernels as kernels
+
+    hashes = allocate_array(int(pages[header_kernels.NUM_STORED].sum()), np.uint64)
+    ends = np.zeros(4, dtype=np.int64)
+    if kernels.hash_stored_texts(pages, dictionary_hashes, hashes, ends) != hashes.size:
+        raise FragmentUnreadable("values of a page lie outside it, or are missing")
+    if not ends[kernels.MIN_ADDRESS]:
+        return hashes, []
+    return hashes, [
+        ctypes.string_at(int(ends[address]), int(ends[length]))
+        for address, length in (
+            (kernels.MIN_ADDRESS, kernels.MIN_LENGTH),
+            (kernels.MAX_ADDRESS, kernels.MAX_LENGTH),
+        )
+    ]
 
 
 class Dictionary:
@@ -108,10 +137,13 @@ class Dictionary:
         # The description of the dictionary for `value_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
-    @property
-    def page(self) -> tuple[int, int, int]:
-        """The address and size of the decompressed page, and its number of values."""
-        return self._body.address, self._body.size, self.size
+    def hash_texts(self) -> tuple[np.ndarray, list[bytes]]:
+        """Return the hashes of the strings of a dictionary, and its least and greatest string."""
+        page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
+        page[header_kernels.BODY_ADDRESS] = self._body.address
+        page[header_kernels.BODY_SIZE] = self._body.size
+        page[header_kernels.NUM_STORED], page[header_kernels.ENCODING] = self.size, PLAIN
+        return hash_stored_texts(page, np.empty(0, dtype=np.uint64))
 
     @property
     def num_bytes(self) -> int:

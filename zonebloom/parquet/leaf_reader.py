@@ -28,7 +28,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
 from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
 from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES, DecodedPage, decode_page
-from zonebloom.parquet.dictionaries import Dictionary
+from zonebloom.parquet.dictionaries import Dictionary, hash_stored_texts
 from zonebloom.parquet.file_layout import ColumnChunk
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
@@ -148,7 +148,7 @@ class PageTable:
         parts, values = [], []
         # The dictionary is read only if a page needs it, and searched once for all batches.
         hits: np.ndarray | None = None
-        for opened in self._open_in_batches(file, rows):
+        for opened in self.open_in_batches(file, rows):
             if hits is None and opened.flags & HAS_INDICES:
                 hits = opened.dictionary(0).find_keys(keys)
             part = opened.find_rows(keys, nulls, hits)
@@ -182,7 +182,7 @@ class PageTable:
 
     def _take_in_batches(self, file: FragmentFile, ranges: RowRanges) -> pa.Array | pa.ChunkedArray:
         parts, rows = [], ranges.rows()
-        for opened in self._open_in_batches(file, ranges):
+        for opened in self.open_in_batches(file, ranges):
             begin, end = np.searchsorted(rows, opened.row_bounds()).tolist()
             parts += opened.take(rows[begin:end])
         return _concatenate(parts)
@@ -218,7 +218,7 @@ class PageTable:
         selection = Selection(pages, np.searchsorted(numbers, bounds), num_bytes)
         return OpenedPages(self, file, selection, apart=True).decoded_pages()
 
-    def _open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
+    def open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
         selection = self._select(rows)
         row_counts = selection.pages[NUM_ROWS]
@@ -335,6 +335,18 @@ class OpenedPages:
         out = np.empty(self._present.size, dtype=np.int64)
         count = row_kernels.rows_of_values(self._present, self._pages, rows, nulls, out)
         return out[: _checked_count(count)]
+
+    @property
+    def present(self) -> np.ndarray | None:
+        """Whether each row of the only leaf holds a value, uint8. None if no row is null."""
+        return None if self._levels[0] < 0 else self._present
+
+    def hash_texts(self, dictionary_hashes: np.ndarray) -> tuple[np.ndarray, list[bytes]]:
+        """Return the hashes of the strings that the only leaf stores, and their ends.
+
+        ``dictionary_hashes`` has those of the dictionary. See `dictionaries.hash_stored_texts`.
+        """
+        return hash_stored_texts(self._pages, dictionary_hashes)
 
     def take(self, rows: np.ndarray) -> list[pa.Array]:
         """Return the values of each column at ascending rows of the row group."""
