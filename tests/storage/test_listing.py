@@ -1,4 +1,4 @@
-"""Compare the files that match a pattern with ``glob.glob``."""
+"""Compare listed files with pyarrow.dataset, DuckDB and Polars, and patterns with ``glob.glob``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,160 @@ import os
 import tempfile
 from pathlib import Path
 
+import duckdb
+import fsspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import unreadable
+from obstore.store import LocalStore
 
-from zonebloom.errors import FragmentUnreadable
+import zonebloom as zb
+from zonebloom.errors import FragmentUnreadable, SourceError
 from zonebloom.storage.patterns import is_pattern, matching_files
 
 LOCAL = pafs.LocalFileSystem()
+
+# Folders
+
+HIDDEN = [
+    "_meta.parquet",
+    ".x.parquet",
+    "_dir/a.parquet",
+    "sub/.dir/deep/a",
+    "sub/_SUCCESS",
+    "_y=1/a",
+]
+FOLDERS = {
+    "plain": ["b.parquet", "a.parquet", "sub/x", "sub.parquet", "sub/deep/é.parquet", "z/1"],
+    "hive": ["y=1/b", "y=10/a", "y=2/a", "y=2/z=q/a", "c"],
+    "escaped": [
+        "c=a%20b/1",
+        "c=x%2Fy/1",
+        "c=%C3%A9%25/1",
+        "c=ü b/1",
+        "my%20col=3/1",
+        "größe=日本/1",
+    ],
+    "null": ["y=__HIVE_DEFAULT_PARTITION__/1", "y=3/1"],
+    "equals": ["k=a=b/1", "k==c/1", "k=/1", "k=d/1", "f=1.parquet"],
+    "nested": ["b=1/a=2/1", "a=1/b=2/1", "c=1/1", "a=1/a=2/1"],
+    "numbers": ["m=01/1", "m=2/1", "n=-1/1", "n=2/1", "y z=1/[1]"],
+    "hidden values": ["k=_x/1", "k=.y/1", "k=z/_1/1"],
+}
+
+
+def write(folder: Path, names: list[str]) -> None:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"id": [number]}), path)
+
+
+@pytest.mark.parametrize("partitioning", ["hive", None])
+@pytest.mark.parametrize("kind", ["local", "subtree", "fsspec", "obstore"])
+def test_folders_have_the_files_and_columns_of_pyarrow(tmp_path, kind, partitioning):
+    for name, files in FOLDERS.items():
+        folder = tmp_path / name
+        write(folder, files + HIDDEN)
+        (folder / "empty" / "_x").mkdir(parents=True)
+        if kind in ("local", "subtree"):
+            os.symlink(folder / files[0], folder / "linked.parquet")
+            os.symlink(folder / "sub", folder / "y=5")
+        expected = pads.dataset(str(folder), partitioning=partitioning)
+        source, filesystem = {
+            "local": (f"{folder}//", None),
+            "subtree": (name, pafs.SubTreeFileSystem(str(tmp_path), LOCAL)),
+            "fsspec": (str(folder), fsspec.filesystem("file")),
+            "obstore": (name, LocalStore(tmp_path)),
+        }[kind]
+        options = {} if partitioning else {"partitioning": None}
+        ds = zb.dataset(source, filesystem=filesystem, **options)
+        keys = [os.path.relpath(path, folder) for path in expected.files]
+        assert [fragment.key for fragment in ds.opened.source.fragments] == keys
+        assert ds.schema.equals(expected.schema, check_metadata=True)
+        assert ds.to_table() == expected.to_table()
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "_hidden", "sub/.dir/x", "year=1/x"])
+def test_one_file_gives_the_dataset_of_pyarrow(tmp_path, name):
+    write(tmp_path, [name, "other.parquet"])
+    ds = zb.dataset(tmp_path / name)
+    # The folders above a single file give no partition values.
+    assert [fragment.key for fragment in ds.opened.source.fragments] == [os.path.basename(name)]
+    assert ds.to_table() == pads.dataset(f"{tmp_path / name}").to_table()
+
+
+def test_the_root_of_a_file_system_is_a_folder(tmp_path):
+    write(tmp_path, ["day=1/a", "b"])
+    below = pafs.SubTreeFileSystem(str(tmp_path), LOCAL)
+    ds = zb.dataset("/", filesystem=below, index_dir="index")
+    assert ds.to_table().to_pylist() == [{"id": 1, "day": None}, {"id": 0, "day": 1}]
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(SourceError, match="Delta"):
+        zb.dataset("/", filesystem=below, index_dir="index")
+
+
+@pytest.mark.parametrize("kind", ["folder", "list", "local store"])
+def test_inferred_types_are_those_of_polars_and_duckdb(tmp_path, kind):
+    values = {
+        "day": ["2024-01-31", "2023-12-01", "__HIVE_DEFAULT_PARTITION__"],
+        "number": ["-5", "7", "20240101123456"],
+        "text": ["x", "1", "2024-01-01"],
+        "no_day": ["2024-02-30", "2024-01-01", "2024-01-02"],
+        "code": ["1-2", "3", "4"],
+        "zeros": ["007", "7", "70"],
+    }
+    for row in range(3):
+        folders = [f"{name}={texts[row]}" for name, texts in values.items()]
+        write(tmp_path / "data", [os.path.join(*folders, f"{row}.parquet")])
+    pattern = f"{tmp_path}/data/**/*.parquet"
+    source = {"folder": tmp_path / "data", "list": [tmp_path / "data"], "local store": "data"}[kind]
+    filesystem = LocalStore(tmp_path) if kind == "local store" else None
+    ds = zb.dataset(source, filesystem=filesystem, partitioning="infer")
+    assert [str(ds.schema.field(name).type) for name in values] == [
+        *("date32[day]", "int64", "string", "string", "string", "string")
+    ]
+    rows = ds.to_table().select(list(values)).to_pylist()
+    by_duckdb = duckdb.sql(f"SELECT {', '.join(values)} FROM read_parquet('{pattern}')").pl()
+    assert sorted(by_duckdb.to_dicts(), key=str) == sorted(rows, key=str)
+    # Polars alone takes texts with leading zeros for integers.
+    by_polars = pl.scan_parquet(pattern, hive_partitioning=True).collect().drop("id", "zeros")
+    rows = [{name: row[name] for name in by_polars.columns} for row in rows]
+    assert sorted(by_polars.to_dicts(), key=str) == sorted(rows, key=str)
+    assert ds.count_rows("day = DATE '2024-01-31' AND number = -5") == 1
+
+
+TYPES = [
+    *(pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.bool_(), pa.null()),
+    *(pa.decimal32(5, 2), pa.decimal128(30, 2), pa.decimal256(60, 2)),
+    *(pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary(3)),
+    *(pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int8(), pa.string())),
+    *(pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("ns"), pa.duration("us")),
+    *(pa.timestamp("s"), pa.timestamp("ns", "Europe/Berlin"), pa.uuid(), pa.json_()),
+    *(pa.list_(pa.int8()), pa.large_list(pa.string()), pa.map_(pa.string(), pa.int8())),
+    pa.struct({"x": pa.int8(), "y": pa.list_(pa.uuid())}),
+]
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+@pytest.mark.parametrize("options", [{}, {"use_deprecated_int96_timestamps": True}])
+def test_types_and_metadata_equal_those_of_pyarrow(tmp_path, store_schema, options):
+    fields = [pa.field(f"{kind}", kind, metadata={"key": "of a column"}) for kind in TYPES]
+    columns = [*(pa.nulls(1, kind) for kind in TYPES), pa.array([1], pa.int8())]
+    fields.append(pa.field("never null", pa.int8(), nullable=False))
+    table = pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata={"of": "the file"}))
+    pq.write_table(table, tmp_path / "a", store_schema=store_schema, **options)
+    ds, expected = zb.dataset(tmp_path), pads.dataset(f"{tmp_path}", partitioning="hive")
+    assert ds.schema.equals(expected.schema, check_metadata=True)
+    assert ds.to_table() == expected.to_table()
+
+
+# Patterns
+
 FILES = [
     "a.parquet",
     "b.csv",

@@ -62,10 +62,12 @@ def dataset(
         ``lake/_zonebloom/orders``, or ``lake/orders/_zonebloom`` if an index is already there or
         the parent cannot contain it. Several datasets may share a folder. Then index names must be
         unique among them, and no dataset can replace the index of another.
-    partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
+    partitioning : "auto", "hive", "infer", list of str, pyarrow.dataset.Partitioning, or None
         How paths encode column values, as in ``pyarrow.dataset.dataset``. "auto" means "hive"
         (``year=2024/month=1``) below a folder, below the folder that a pattern begins with, or
-        below the common folder of a list of folders, and None for files named one by one.
+        below the common folder of a list of folders, and None for files named one by one. "infer"
+        is "hive" with the types that Polars and DuckDB infer: date32 if all values of a column are
+        dates, int64 if all are integers without leading zeros, else string.
     stale : {"read", "raise", "ignore-missing"}
         What to do about files that changed since the dataset was opened or indexed. "read" reads
         a new or changed file whole, with a warning. "raise" instead raises StaleIndex, or

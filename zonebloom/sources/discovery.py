@@ -1,10 +1,11 @@
-"""Find the fragments of a source with the discovery of ``pyarrow.dataset``."""
+"""Open folders, files, patterns and PyArrow datasets as sources."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -23,16 +24,21 @@ from zonebloom.errors import (
     SourceError,
 )
 from zonebloom.sources.column_batches import union_type, unite_schemas
-from zonebloom.sources.listed_files import listed_files
-from zonebloom.sources.plain_files import FolderListing, files_below, list_local, plain_files
+from zonebloom.sources.listing import list_data_files, read_plain_schema
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.sources.table_folders import refuse_listed_tables, refuse_tables
+from zonebloom.sources.table_folders import refuse_tables
 from zonebloom.storage.files import (
     file_errors,
     require_parquet,
 )
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
-from zonebloom.storage.paths import absolute_path, filesystem_of_paths, filesystem_of_uri, is_uri
+from zonebloom.storage.paths import (
+    absolute_path,
+    filesystem_of_paths,
+    filesystem_of_uri,
+    is_uri,
+    key_below,
+)
 from zonebloom.storage.patterns import fixed_folder, is_pattern, matching_files
 from zonebloom.storage.store import store_of
 
@@ -45,7 +51,10 @@ Partitioning: TypeAlias = "str | Sequence[str] | pads.Partitioning | None"
 Schema: TypeAlias = pa.Schema | Literal["union"] | None
 
 _FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
-_PARTITIONINGS = ("auto", "hive")
+_PARTITIONINGS = ("auto", "hive", "infer")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+# Polars and DuckDB disagree about leading zeros. As integers, 7 and 007 would be one value.
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 
 
 def discover_source(
@@ -116,7 +125,7 @@ def require_no_schema(source: Any, schema: Schema) -> None:
 
 
 def source_of_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
-    return _from_dataset(_Discovery("parquet", filesystem).dataset(list(paths), filesystem), None)
+    return _Discovery("parquet", filesystem).open_files(filesystem, dict.fromkeys(paths))
 
 
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
@@ -148,7 +157,10 @@ def _check_partitioning(partitioning: Any) -> Partitioning:
 
     if isinstance(partitioning, pads.Partitioning | pads.PartitioningFactory):
         return partitioning
-    advice = "give 'auto', 'hive', a list of column names, a pyarrow.dataset.Partitioning, or None"
+    advice = (
+        "give 'auto', 'hive', 'infer', a list of column names, a pyarrow.dataset.Partitioning, "
+        "or None"
+    )
     raise arguments.invalid_value(partitioning, "partitioning", advice)
 
 
@@ -173,15 +185,16 @@ class _Discovery:
         paths = [path_in(filesystem, path) for path in paths]
         # With a base, paths come from a pattern, which matches files only.
         folders = _folders_among(filesystem, paths) if base is None else set()
-        files, root = paths, None
+        files, root = dict.fromkeys(paths), None
         if folders:
             files = _expand_folders(filesystem, paths, folders)
             root = base = _shared_folder(
                 path.rstrip("/") if path in folders else posixpath.dirname(path) for path in paths
             )
-        source = _from_dataset(self.dataset(files, filesystem, base), root)
+        source = self.open_files(filesystem, files, root, base)
         refuse_tables(filesystem, source.root)
-        return replace(_require_no_tables(source), has_listed_folders=bool(folders))
+        refuse_tables(filesystem, source.root, [fragment.path for fragment in source.fragments])
+        return replace(source, has_listed_folders=bool(folders))
 
     def from_path(self, path: str) -> Source:
         """Return the source of a folder, a file, a pattern or a URI."""
@@ -198,99 +211,48 @@ class _Discovery:
             if not files:
                 raise NoFragments(f"no file matches {path}; check the pattern")
             return replace(self, filesystem=filesystem).from_paths(files, fixed_folder(path))
-        if self.format == "parquet" and self._is_auto and self.schema is None:
-            listed = listed_files(filesystem, path)
-            if listed is not None:
-                return listed
-        store_of(filesystem).forget_listings()
-        with file_errors(path, "make it readable, or try again later", "look at"):
-            kind = filesystem.get_file_info(path).type
-        if kind == pafs.FileType.NotFound:
+        listing = list_data_files(filesystem, path)
+        if listing.kind == pafs.FileType.NotFound:
             raise NoFragments(f"{path} does not exist; check the path")
-        is_folder = kind == pafs.FileType.Directory
-        # Check for tables before any discovery, because an empty table may have no data file.
-        refuse_tables(filesystem, path if is_folder else posixpath.dirname(path))
-        listing = list_local(filesystem, path) if is_folder else None
-        if self.format == "parquet" and self._is_auto and self.schema is None:
-            # What cannot be listed is left to pyarrow, which says why.
-            is_listed = listing is not None or not is_folder
-            plain = plain_files(filesystem, path, listing) if is_listed else None
-            if plain is not None:
-                return _require_no_tables(plain, listing)
-        discovery = replace(self, partitioning="hive") if is_folder and self._is_auto else self
-        root = path.rstrip("/") if is_folder else None
-        return _require_no_tables(_from_dataset(discovery.dataset(path, filesystem), root), listing)
+        if not listing.sizes:
+            raise _no_data_file(path)
+        base = listing.root if listing.kind == pafs.FileType.Directory else None
+        return self.open_files(filesystem, listing.sizes, listing.root, base)
 
-    @property
-    def _is_auto(self) -> bool:
-        return isinstance(self.partitioning, str) and self.partitioning == "auto"
+    def open_files(
+        self,
+        filesystem: pafs.FileSystem,
+        sizes: Mapping[str, int | None],
+        root: str | None = None,
+        base: str | None = None,
+    ) -> Source:
+        """Return the source of files with some sizes, whose common folder is `root`.
 
-    def dataset(
-        self, paths: str | list[str], filesystem: pafs.FileSystem, base: str | None = None
-    ) -> pads.Dataset:
-        first = paths if isinstance(paths, str) else paths[0]
-        name = self.format if isinstance(self.format, str) else self.format.default_extname
-        advice = f"check that every file there is {name}, or name the files to use"
-        with (
-            file_errors(f"the schema of {first}", advice),
-            self._other_format_errors(paths, filesystem),
-        ):
-            # pyarrow lists the index folder too, and a vacuum may delete files there meanwhile.
-            for _ in range(2):
-                with suppress(FileNotFoundError):
-                    return self._discover(paths, filesystem, base)
-            try:
-                return self._discover(paths, filesystem, base)
-            except FileNotFoundError as error:
-                raise NoFragments(f"{error}; check the path") from None
-
-    @contextmanager
-    def _other_format_errors(
-        self, paths: str | list[str], filesystem: pafs.FileSystem
-    ) -> Iterator[None]:
-        """If Parquet discovery fails, raise an error that names a file of another format."""
-        try:
-            yield
-        except (pa.ArrowException, OSError, ValueError):
-            if self.format == "parquet":
-                files = [paths] if isinstance(paths, str) else paths
-                if isinstance(paths, str) and store_of(filesystem).is_folder(paths):
-                    files = files_below(filesystem, paths)
-                require_parquet(filesystem, files)
-            raise
-
-    def _discover(
-        self, paths: str | list[str], filesystem: pafs.FileSystem, base: str | None
-    ) -> pads.Dataset:
-        import pyarrow.dataset as pads
-
+        Partition values are parsed from paths below `base`.
+        """
+        paths = list(sizes)
         partitioning = self.partitioning
-        if self._is_auto:
-            # Paths without a "=" have no partition values, and pyarrow is faster without hive.
+        if partitioning == "auto":
             is_hive = base is not None and any("=" in path[len(base) :] for path in paths)
             partitioning = "hive" if is_hive else None
-        if base is not None and partitioning is not None and not isinstance(paths, str):
-            return self._discover_partitions(paths, filesystem, base, partitioning)
+        root = root or _shared_folder(posixpath.dirname(path) for path in paths)
+        if partitioning is None and self.format == "parquet" and self.schema is None:
+            schema = read_plain_schema(filesystem, paths[0], sizes[paths[0]])
+            if schema is not None:
+                fragments = tuple(Fragment(path, key_below(path, root)) for path in paths)
+                return Source(schema, None, filesystem, root, fragments)
+        name = self.format if isinstance(self.format, str) else self.format.default_extname
+        advice = f"check that every file there is {name}, or name the files to use"
         try:
-            return pads.dataset(
-                paths,
-                schema=self.schema,
-                format=self.format,
-                filesystem=filesystem,
-                partitioning=partitioning,
-            )
-        except pa.ArrowTypeError:
-            if partitioning != "hive" or self.schema is not None or not isinstance(paths, str):
-                raise
-            files = pafs.FileSelector(paths, recursive=True)
-            return self._discover_partitions(files, filesystem, paths, partitioning)
+            with file_errors(f"the schema of {base or paths[0]}", advice):
+                return _from_dataset(self._dataset(filesystem, paths, base, partitioning), root)
+        except FragmentUnreadable:
+            if self.format == "parquet":
+                require_parquet(filesystem, paths)
+            raise
 
-    def _discover_partitions(
-        self,
-        paths: list[str] | pafs.FileSelector,
-        filesystem: pafs.FileSystem,
-        base: str,
-        partitioning: Any,
+    def _dataset(
+        self, filesystem: pafs.FileSystem, paths: list[str], base: str | None, partitioning: Any
     ) -> pads.Dataset:
         """Return a dataset of files whose paths below `base` contain partition values.
 
@@ -298,19 +260,73 @@ class _Discovery:
         """
         import pyarrow.dataset as pads
 
-        if partitioning == "hive":
-            partitioning = pads.HivePartitioning.discover()
+        def factory(scheme: Any) -> pads.FileSystemDatasetFactory:
+            options = pads.FileSystemFactoryOptions(base, scheme)
+            return pads.FileSystemDatasetFactory(filesystem, paths, self._arrow_format, options)
+
+        if partitioning in ("hive", "infer"):
+            files = factory(pads.HivePartitioning.discover())
         elif isinstance(partitioning, list):
-            partitioning = pads.partitioning(field_names=partitioning)
-        first = paths if isinstance(paths, list) else paths.base_dir
-        stored = pads.dataset(first, format=self.format, filesystem=filesystem)
-        options = pads.FileSystemFactoryOptions(base, partitioning)
-        factory = pads.FileSystemDatasetFactory(filesystem, paths, stored.format, options)
-        if self.schema is not None:
-            return factory.finish(self.schema)
-        *_, path_schema = factory.inspect_schemas()
-        path_fields = [field for field in path_schema if field.name not in stored.schema.names]
-        return factory.finish(pa.schema([*stored.schema, *path_fields], stored.schema.metadata))
+            files = factory(pads.partitioning(field_names=partitioning))
+        else:
+            files = factory(partitioning)
+        if self.schema is not None and partitioning != "infer":
+            return files.finish(self.schema)
+        stored, *_, in_paths = files.inspect_schemas()
+        if partitioning == "infer":
+            files = factory(_infer_hive_types(in_paths.names, paths, base))
+            if self.schema is not None:
+                return files.finish(self.schema)
+            *_, in_paths = files.inspect_schemas()
+        # This raises if two columns have one name.
+        stored = pa.unify_schemas([stored])
+        path_fields = [field for field in in_paths if field.name not in stored.names]
+        return files.finish(pa.schema([*stored, *path_fields], stored.metadata))
+
+    @property
+    def _arrow_format(self) -> pads.FileFormat:
+        import pyarrow.dataset as pads
+
+        if not isinstance(self.format, str):
+            return self.format
+        if self.format == "parquet":
+            return pads.ParquetFileFormat()
+        if self.format == "csv":
+            return pads.CsvFileFormat()
+        if self.format == "json":
+            return pads.JsonFileFormat()
+        return pads.OrcFileFormat() if self.format == "orc" else pads.IpcFileFormat()
+
+
+def _infer_hive_types(
+    names: list[str], paths: Iterable[str], base: str | None
+) -> pads.Partitioning:
+    """Return a hive partitioning with dates and integers where all values of a name are such.
+
+    Polars and DuckDB infer these types, too.
+    """
+    import pyarrow.dataset as pads
+
+    as_text = pads.partitioning(pa.schema([(name, pa.string()) for name in names]), flavor="hive")
+    start = len(base or "")
+    values: dict[str, set[str]] = {name: set() for name in names}
+    for folder in {posixpath.dirname(path[start:]) for path in paths}:
+        in_path = pads.get_partition_keys(as_text.parse(f"{folder}/file"))
+        for name, value in in_path.items():
+            if value is not None:
+                values[name].add(value)
+    types = [(name, _type_of_texts(texts)) for name, texts in values.items()]
+    return pads.partitioning(pa.schema(types), flavor="hive")
+
+
+def _type_of_texts(texts: Collection[str]) -> pa.DataType:
+    for pattern, kind in ((_DATE, pa.date32()), (_INTEGER, pa.int64())):
+        if texts and all(map(pattern.fullmatch, texts)):
+            # A text may look like a date or an integer, and be none.
+            with suppress(pa.ArrowInvalid):
+                pa.array(texts).cast(kind)
+                return kind
+    return pa.string()
 
 
 def _is_name(filesystem: pafs.FileSystem, path: str) -> bool:
@@ -333,28 +349,30 @@ def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str
         candidates = [path for path in paths if "." not in posixpath.basename(path)]
     with file_errors(candidates[0] if candidates else "", "make it readable", "look at"):
         infos = filesystem.get_file_info([path.rstrip("/") or "/" for path in candidates])
-    return {
-        path
-        for path, info in zip(candidates, infos, strict=True)
-        if info.type == pafs.FileType.Directory
-    }
+    folders: set[str] = set()
+    for path, info in zip(candidates, infos, strict=True):
+        if info.type == pafs.FileType.NotFound:
+            raise NoFragments(f"{path} does not exist; check the path")
+        if info.type == pafs.FileType.Directory:
+            folders.add(path)
+    return folders
 
 
 def _expand_folders(
     filesystem: pafs.FileSystem, paths: Sequence[str], folders: Collection[str]
-) -> list[str]:
-    """Replace folders among paths by the files below them, and drop duplicates."""
-    files: dict[str, None] = {}
+) -> dict[str, int | None]:
+    """Return the files of paths and below folders among them, with their sizes if known."""
+    files: dict[str, int | None] = {}
     for path in paths:
-        below = [path]
+        below: Mapping[str, int | None] = {path: None}
         if path in folders:
-            below = files_below(filesystem, path)
+            below = list_data_files(filesystem, path).sizes
             if not below:
                 raise NoFragments(
                     f"{path} holds no data file; write some first, or leave it out of the list"
                 )
-        files |= dict.fromkeys(below)
-    return list(files)
+        files |= below
+    return files
 
 
 def _shared_folder(folders: Iterable[str]) -> str:
@@ -364,16 +382,6 @@ def _shared_folder(folders: Iterable[str]) -> str:
         raise SourceError(
             "the files do not share a folder; give an index_dir, or one dataset for each folder"
         ) from None
-
-
-def _require_no_tables(source: Source, listing: FolderListing | None = None) -> Source:
-    """Return the source if no file lies in a table below its root, or raise `SourceError`."""
-    files = [fragment.path for fragment in source.fragments]
-    if listing is None:
-        refuse_tables(source.filesystem, source.root, files)
-    else:
-        refuse_listed_tables(source.filesystem, source.root, listing.folders, files)
-    return source
 
 
 def _with_union_schema(source: Source) -> Source:
@@ -424,6 +432,10 @@ def _union_error(
     )
 
 
+def _no_data_file(path: str) -> NoFragments:
+    return NoFragments(f"{path} holds no data file; write some first, or check the path")
+
+
 def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
     import pyarrow.dataset as pads
 
@@ -440,9 +452,7 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
             "the dataset has a filter; give the dataset without it, and pass the filter to the scan"
         ) from None
     if not fragments:
-        raise NoFragments(
-            f"{root or 'the source'} holds no data file; write some first, or check the path"
-        )
+        raise _no_data_file(root or "the source")
     paths = [str(fragment.path) for fragment in fragments]
     if len(set(paths)) < len(paths) and any(
         isinstance(fragment, pads.ParquetFileFragment)
@@ -456,7 +466,7 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
 
     root = root or _shared_folder(posixpath.dirname(path) for path in paths)
     files = tuple(
-        Fragment(path, posixpath.relpath(path, root), fragment.partition_expression)
+        Fragment(path, key_below(path, root), fragment.partition_expression)
         for path, fragment in zip(paths, fragments, strict=True)
     )
     filesystem = with_os_errors(dataset.filesystem)

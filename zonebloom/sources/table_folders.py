@@ -129,22 +129,16 @@ def refuse_tables_above(filesystem: pafs.FileSystem, folder: str) -> None:
 
 
 def refuse_listed_tables(
-    filesystem: pafs.FileSystem, folder: str, paths: Iterable[str], files: Iterable[str]
+    filesystem: pafs.FileSystem, folder: str, folders: Iterable[str], files: Iterable[str]
 ) -> None:
     """Raise `SourceError` if a folder, or one between it and files, is that of a table.
 
-    ``paths`` are all paths below the folder, so the store is not asked for the markers.
+    ``folders`` are all folders below the folder, so the store is not asked for the markers.
     """
-    markers = {
-        path[: path.index(f"/{name}/", len(folder)) + len(name) + 1]
-        for path in paths
-        for name in _TABLE_MARKERS
-        if f"/{name}/" in path[len(folder) :]
-    }
+    markers = [path for path in folders if posixpath.basename(path) in _TABLE_MARKERS]
     if markers:
         checked = {folder, *_folders_between(folder, files)}
-        found = sorted(marker for marker in markers if posixpath.dirname(marker) in checked)
-        _refuse_table(filesystem, found)
+        _refuse_table(filesystem, (m for m in sorted(markers) if posixpath.dirname(m) in checked))
 
 
 def _folders_between(folder: str, files: Iterable[str]) -> set[str]:

@@ -89,7 +89,7 @@ class StoreHandler(pafs.FileSystemHandler):
         return hash(repr(self.store))
 
     def key(self, path: str) -> str:
-        return path.strip("/").removeprefix(self.root).strip("/")
+        return f"{path.strip('/')}/".removeprefix(self.root).strip("/")
 
     def get_type_name(self) -> str:
         return "obstore"

@@ -226,4 +226,8 @@ def key_below(path: str, root: str) -> str:
     The relative path stays valid when the folder moves.
     """
     root = root.rstrip("/")
-    return posixpath.relpath(path, root or "/") if path.startswith(f"{root}/") else path
+    if not path.startswith(f"{root}/"):
+        return path
+    key = path[len(root) + 1 :]
+    # Few paths need the slow function.
+    return posixpath.normpath(key) if "//" in path or "/." in path else key

@@ -386,12 +386,14 @@ class ObjectStore(Store):
 
     def list_folder(self, folder: str, *, recursive: bool) -> list[pafs.FileInfo]:
         bucket = self._bucket(folder)
-        # PyArrow lists all buckets, and tells empty objects that mark folders from files.
-        if bucket is not None and bucket.key(folder):
+        if isinstance(self.filesystem, pafs.S3FileSystem) and bucket and bucket.key(folder):
             selector = pafs.FileSelector(folder, allow_not_found=True, recursive=recursive)
-            infos = bucket.get_file_info_selector(selector)
-            if bucket is obstore_handler(self.filesystem) or all(info.size != 0 for info in infos):
-                return infos
+            # PyArrow lists names that obstore refuses, and says what fails. It also tells empty
+            # objects that mark folders from files.
+            with contextlib.suppress(OSError):
+                infos = bucket.get_file_info_selector(selector)
+                if all(info.size != 0 for info in infos):
+                    return infos
         return super().list_folder(folder, recursive=recursive)
 
     def is_folder(self, path: str) -> bool:
