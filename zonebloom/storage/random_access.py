@@ -114,8 +114,11 @@ class RandomAccessFile:
         return self._handle if self.is_local else None
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Hint to the system to load (start, stop) ranges of a local file from disk in parallel."""
-        if _ADVISE_WILL_NEED is not None:
+        """Hint to the system to load (start, stop) ranges of a local file from disk in parallel.
+
+        Do nothing for files of other stores.
+        """
+        if self.is_local and _ADVISE_WILL_NEED is not None:
             for start, stop in ranges:
                 os.posix_fadvise(self._handle, start, stop - start, _ADVISE_WILL_NEED)
 
