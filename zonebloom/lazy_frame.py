@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import empty_table
 from zonebloom.errors import MissingDependency, SchemaMismatch
@@ -113,7 +112,7 @@ class _Reader:
             and source.parquet_keys is None
             # Polars can cast only to wider integers and floats.
             and source.type_agreement != "cast"
-            and isinstance(source.filesystem, pafs.LocalFileSystem)
+            and not source.store.has_round_trips
             and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
             and has_types_of_polars(source.schema)
         )

@@ -51,7 +51,6 @@ from zonebloom.storage.files import (
     digest_of_bytes,
     file_errors,
     is_at_rest,
-    read_whole,
 )
 from zonebloom.storage.random_access import FragmentFile
 
@@ -244,8 +243,8 @@ def _train_fragments(
 
     def hash_whole_file(fragment: PresentFragment) -> _HashedRun:
         with file_errors(fragment.fragment.path, _BUILD_ADVICE):
-            data = read_whole(fragment.fragment.path, fragment.identity.size)
-        if data is None:
+            data = task.source.store.read_whole(fragment.fragment.path, WHOLE_BYTES)
+        if data.size != fragment.identity.size:
             raise _changed_error(fragment)
         digest = digest_of_bytes(data)
         reader = columns_reader(task.source, fragment.fragment, columns, data=data)

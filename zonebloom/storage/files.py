@@ -362,14 +362,3 @@ def digest_of_bytes(data: pa.Buffer) -> str:
     digest = xxhash.xxh3_128(data.size.to_bytes(8, "little"))
     digest.update(data)
     return digest.hexdigest()
-
-
-def read_whole(path: str, size: int) -> pa.Buffer | None:
-    """Return the bytes of a local file, or None if it has another size."""
-    # Arrow's pool reuses memory.
-    data = pa.allocate_buffer(size)
-    view, count = memoryview(data).cast("B"), 0
-    with open(path, "rb", buffering=0) as file:
-        while count < size and (num_read := file.readinto(view[count:])):
-            count += num_read
-        return data if count == size and not file.read(1) else None

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 import pyarrow.fs as pafs
 
 from zonebloom.storage.files import FILE_ERRORS, unreadable
+from zonebloom.storage.store import Store, store_of
 
 # The folder that holds indices. Listings of data files skip it.
 INDEX_FOLDER = "_zonebloom"
@@ -70,7 +71,7 @@ def matching_files(filesystem: pafs.FileSystem, pattern: str) -> list[str]:
     parts = [part for part in pattern[len(folder) :].split("/") if part]
     advice = f"make the folder readable, or name the files that match {pattern}"
     try:
-        return sorted(set(_matching(filesystem, folder, parts)))
+        return sorted(set(_matching(store_of(filesystem), folder, parts)))
     except UnicodeError:
         # The caller names the file whose name is not UTF-8.
         raise
@@ -78,32 +79,32 @@ def matching_files(filesystem: pafs.FileSystem, pattern: str) -> list[str]:
         raise unreadable(folder, error, advice, "list") from None
 
 
-def _matching(filesystem: pafs.FileSystem, folder: str, parts: Sequence[str]) -> Iterator[str]:
+def _matching(store: Store, folder: str, parts: Sequence[str]) -> Iterator[str]:
     part, rest = parts[0], parts[1:]
     if not is_pattern(part):
         path = posixpath.join(folder, part)
         if rest:
-            yield from _matching(filesystem, path, rest)
-        elif filesystem.get_file_info(path).type == pafs.FileType.File:
+            yield from _matching(store, path, rest)
+        elif store.filesystem.get_file_info(path).type == pafs.FileType.File:
             yield path
         return
     if part == "**":
         # It also stands for no folder.
-        yield from _matching(filesystem, folder, rest or ["*"])
+        yield from _matching(store, folder, rest or ["*"])
         rest = parts
-    for info in _list_folder(filesystem, folder):
+    for info in _list_folder(store, folder):
         name = info.base_name
         if _is_hidden(name, part) or not fnmatchcase(name, part):
             continue
         if not rest and info.type == pafs.FileType.File:
             yield info.path
         elif rest and info.type == pafs.FileType.Directory:
-            yield from _matching(filesystem, info.path, rest)
+            yield from _matching(store, info.path, rest)
 
 
-def _list_folder(filesystem: pafs.FileSystem, folder: str) -> list[pafs.FileInfo]:
+def _list_folder(store: Store, folder: str) -> list[pafs.FileInfo]:
     try:
-        return filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        return store.list_folder(folder, recursive=False)
     except OSError as error:
         # A link to a folder above leads round and round.
         if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
