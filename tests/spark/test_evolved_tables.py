@@ -78,8 +78,10 @@ def test_a_column_that_was_added_to_the_table(spark, tmp_path, new_first):
         with pytest.warns(StaleIndexWarning, match=r'-old.parquet lacks it.* schema="union"'):
             zb.dataset(folder).optimize.optimize_indices()
         # Writes of the session refresh it all the same.
-        zs.enable(spark, maintain="blocking")
+        zs.enable(spark, maintain=True)
         spark.sql("INSERT INTO evolved VALUES (-1, 'c1-7')")
+        zs.disable(spark)
+        zs.enable(spark)
         assert check(spark, spark.table("evolved"), "code = 'c1-7'") == 2
     finally:
         zs.disable(spark)

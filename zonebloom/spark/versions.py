@@ -17,7 +17,7 @@ nodes without naming their fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from inspect import signature
@@ -195,21 +195,27 @@ def input_files(df: Any) -> list[str]:
     return from_jvm(spark, java_frame(df).inputFiles()) if is_classic(spark) else df.inputFiles()
 
 
-def new_java_object(jvm: Any, name: str, *texts: str) -> Any:
-    """Compile Java texts by the compiler that Spark ships, Janino. Return a new object of a class.
+def java_source(texts: Sequence[str], scala_version: str) -> str:
+    """Return one Java text for this version of Spark, as the compiler that Spark ships takes it.
 
     The texts are written for Spark 4 and Scala 2.13. Names that Spark 3 and Scala 2.12 lack are
     replaced.
     """
-    # The compiler takes one text, in which the package and the imports come first.
+    # The package and the imports come first.
     lines = list(chain.from_iterable(text.splitlines() for text in texts))
     header = [line for line in lines if line.startswith(("package ", "import "))]
     body = [line for line in lines if not line.startswith(("package ", "import "))]
     source = "\n".join([*dict.fromkeys(header), *body])
     if not _HAS_CLASSIC_PACKAGE:
         source = source.replace("org.apache.spark.sql.classic.", "org.apache.spark.sql.")
-    if jvm.scala.util.Properties.versionNumberString().startswith("2.12."):
+    if scala_version.startswith("2.12."):
         source = source.replace("scala.collection.immutable.Seq", "scala.collection.Seq")
+    return source
+
+
+def new_java_object(jvm: Any, name: str, *texts: str) -> Any:
+    """Compile Java texts by Janino, which Spark ships. Return a new object of a class."""
+    source = java_source(texts, jvm.scala.util.Properties.versionNumberString())
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
     compiler.cook(source)

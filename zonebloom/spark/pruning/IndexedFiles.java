@@ -561,11 +561,8 @@ public final class Plans {
 
   public void removeRule(SparkSession session) { install(session, IndexRule.class, null); }
 
-  /** Tell Python the folder of each write of a session from now on. Null ends that. */
-  public void reportWrites(SparkSession session, Consumer written) {
-    ReportedWrites strategy = written == null ? null : new ReportedWrites(written);
-    installStrategy(session, ReportedWrites.class, strategy);
-  }
+  /** Return a listener that tells Python the folder of each write. */
+  public WriteListener writeListener(Consumer written) { return new WriteListener(written); }
 
   /** Return a path as Spark opens it, with the scheme of its file system. */
   public String qualified(SparkSession session, String path) throws Exception {
@@ -803,7 +800,9 @@ final class ScanDescriber extends NodeChange {
 
   /** Return the name of a table with a summary behind it, or only the summary. */
   private static TableIdentifier described(scala.Option table, String summary) {
-    if (table.isEmpty()) return new TableIdentifier(summary, scala.None$.MODULE$, scala.None$.MODULE$);
+    if (table.isEmpty()) {
+      return new TableIdentifier(summary, scala.Option.empty(), scala.Option.empty());
+    }
     TableIdentifier name = (TableIdentifier) table.get();
     return new TableIdentifier(name.table() + " " + summary, name.database(), name.catalog());
   }

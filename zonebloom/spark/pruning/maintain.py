@@ -1,6 +1,6 @@
 """Refresh the indices of folders after a Spark session wrote to them.
 
-ReportedWrites.java      tells the folder of each write at its end, before the action returns
+WriteListener.java       tells the folder of each write that has succeeded
 _FileSinkListener        tells the folder of each batch of a stream with a file sink
 IndexMaintainer          refreshes the indices of these folders, in one thread of its own
 """
@@ -38,15 +38,11 @@ _FILE_SINK = re.compile(r"FileSink\[(.+)\]", re.DOTALL)
 
 
 class IndexMaintainer:
-    """A worker that refreshes the indices of the folders that a session writes to.
+    """A worker that refreshes the indices of the folders that a session writes to."""
 
-    If ``blocking`` is set, a write ends after the refresh.
-    """
-
-    def __init__(self, spark: SparkSession, lookup: IndexLookup, blocking: bool):
+    def __init__(self, spark: SparkSession, lookup: IndexLookup):
         self._spark = spark
         self._lookup = lookup
-        self._blocking = blocking
         self._state = session_state(spark)
         self._lock = threading.Lock()
         # The refreshes that have not begun, by folder.
@@ -55,49 +51,45 @@ class IndexMaintainer:
         # The refresh that the only worker does last.
         self._last: Future[None] | None = None
         self._java = jvm_plans(spark)
+        self._write_listener = self._java.writeListener(self)
         self._file_sink_listener = _FileSinkListener(self)
 
     def start(self) -> None:
         self._spark.streams.addListener(self._file_sink_listener)
-        self._java.reportWrites(java_session(self._spark), self)
+        java_session(self._spark).listenerManager().register(self._write_listener)
 
     def stop(self) -> None:
         """Follow no more writes. Refreshes that wait already still run."""
-        self._java.reportWrites(java_session(self._spark), None)
+        java_session(self._spark).listenerManager().unregister(self._write_listener)
         self._spark.streams.removeListener(self._file_sink_listener)
         self._worker.shutdown(wait=False)
 
     def accept(self, folder: str) -> None:
-        """Take the report that a write to a folder has ended. The JVM calls this."""
-        refresh = self._refresh_soon(folder)
-        if refresh is None:
-            # The write was planned before `stop`, and perhaps there is a new maintainer.
-            current = self._state.maintainer
-            if current is not None and current is not self:
-                current.accept(folder)
-        elif self._blocking:
-            refresh.result()
+        """Take the report that a write to a folder has ended. The JVM calls this.
 
-    def _refresh_soon(self, folder: str) -> Future[None] | None:
-        """Return the coming refresh of a folder, or None after `stop`."""
+        Streams that started under an earlier maintainer still report to that one.
+        """
+        current = self._state.maintainer
+        if current is not None:
+            current.refresh_soon(folder)
+
+    def refresh_soon(self, folder: str) -> None:
+        """Refresh the indices of a folder, unless a refresh that has not begun will do it."""
         with self._lock:
-            # A refresh that has not begun will see the files of this write too.
             if folder not in self._waiting:
-                try:
-                    self._last = self._worker.submit(self._refresh_folder, folder)
-                except RuntimeError:
-                    return None
+                self._last = self._worker.submit(self._refresh_folder, folder)
                 self._waiting[folder] = self._last
-            return self._waiting[folder]
 
     def accept_file_sink(self, description: str) -> None:
         """Refresh the indices of the folder of a stream's sink, if it is a file sink."""
         match = _FILE_SINK.fullmatch(description)
         if match is not None:
-            self._refresh_soon(self._java.qualified(java_session(self._spark), match[1]))
+            self.accept(self._java.qualified(java_session(self._spark), match[1]))
 
     def wait(self, timeout: float = _MAX_WAIT_SECONDS) -> None:
-        """Wait until the indices are refreshed after all reported writes."""
+        """Wait until the indices are refreshed after all writes that have ended."""
+        # Spark reports writes in a thread of its own.
+        self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
         try:
             if self._last is not None:
                 self._last.result(timeout)
@@ -154,19 +146,16 @@ class _FileSinkListener(StreamingQueryListener):
         # A batch without new rows can write those that waited for their watermark.
         self._maintainer.accept_file_sink(event.progress.sink.description)
 
-    def onQueryIdle(self, event: Any) -> None:
-        pass
-
     def onQueryTerminated(self, event: Any) -> None:
         pass
 
 
-def start_maintenance(spark: Any, lookup: IndexLookup, blocking: bool) -> None:
+def start_maintenance(spark: Any, lookup: IndexLookup) -> None:
     """Refresh indices after each write of a session. If that is impossible, warn."""
     stop_maintenance(spark)
     state = session_state(spark)
     try:
-        maintainer = IndexMaintainer(spark, lookup, blocking)
+        maintainer = IndexMaintainer(spark, lookup)
     except EngineError as error:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return
@@ -177,8 +166,9 @@ def start_maintenance(spark: Any, lookup: IndexLookup, blocking: bool) -> None:
 def stop_maintenance(spark: Any, *, wait: bool = False) -> None:
     """Follow no more writes of a session. If ``wait`` is set, wait for the last refreshes."""
     state = session_state(spark)
-    maintainer, state.maintainer = state.maintainer, None
+    maintainer = state.maintainer
     if maintainer is not None:
-        maintainer.stop()
         if wait:
             maintainer.wait()
+        state.maintainer = None
+        maintainer.stop()

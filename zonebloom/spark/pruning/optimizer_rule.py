@@ -30,7 +30,7 @@ from zonebloom.spark.versions import (
     new_java_object,
 )
 
-_JAVA_FILES = "IndexedFiles.java", "SmallSide.java", "ReportedWrites.java"
+_JAVA_FILES = "IndexedFiles.java", "SmallSide.java", "WriteListener.java"
 # A function that returns which files of a scan hold no matching row.
 Ask = Callable[[JvmScan], PruningResult]
 # If an index gives no answer in this time, Spark reads all files of the scan.
@@ -105,15 +105,19 @@ class FileChooser:
         implements = ("java.util.function.BiFunction",)
 
 
+def java_texts() -> list[str]:
+    """Return the Java files of this package."""
+    folder = files("zonebloom.spark.pruning")
+    return [(folder / name).read_text() for name in _JAVA_FILES]
+
+
 def jvm_plans(spark: Any) -> Any:
     """Return the Java object `Plans` in the JVM of a session, which reads and changes plans.
 
     Raise `EngineError` if the session gives no access to plans.
     """
     with access_to_plans(spark) as jvm:
-        folder = files("zonebloom.spark.pruning")
-        texts = [(folder / name).read_text() for name in _JAVA_FILES]
-        return compiled_java(jvm, lambda: new_java_object(jvm, "zonebloom.Plans", *texts))
+        return compiled_java(jvm, lambda: new_java_object(jvm, "zonebloom.Plans", *java_texts()))
 
 
 def _new_rule(spark: Any, ask: Ask, warns: bool = True) -> Any:

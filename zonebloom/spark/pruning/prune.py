@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
@@ -81,7 +79,7 @@ def enable(
     *,
     index_dir: IndexDir = None,
     encryption: Encryption | None = None,
-    maintain: bool | Literal["background", "blocking"] = False,
+    maintain: bool = False,
 ) -> None:
     """Make all queries of a session skip files that their filters exclude.
 
@@ -100,15 +98,14 @@ def enable(
     encryption : Encryption, optional
         Keys of encrypted indices, as `zonebloom.dataset` takes them. They stay in this process.
         Unencrypted indices are then not used.
-    maintain : bool, "background" or "blocking"
+    maintain : bool
         Whether to refresh the indices of a folder after each successful write of the session to
-        it, as `Dataset.optimize_indices` does. Under "blocking", the write returns after the
-        refresh. True is the same as "background": the write returns at once, a thread of this
-        process refreshes, and `disable` waits for it. Files that are not indexed yet
-        are read whole, so queries are right at any time. A refresh that fails does not fail the
-        write; a StaleIndexWarning says so. Writes are those of Spark's file sources, by path, into
-        tables, and in ``foreachBatch``, and the batches of streams with a file sink, which are
-        always refreshed in the background. Call this before a stream starts.
+        it, as `Dataset.optimize_indices` does. The write returns at once, a thread of this process
+        refreshes, and `disable` waits for it. Files that are not indexed yet are read whole, so
+        queries are right at any time. A refresh that fails does not fail the write; a
+        StaleIndexWarning says so. Writes are those of Spark's file sources, by path, into tables,
+        and in ``foreachBatch``, and the batches of streams with a file sink. Call this before a
+        stream starts.
 
     Raises
     ------
@@ -129,12 +126,11 @@ def enable(
     1
     >>> zs.disable(spark)
     """
-    if not isinstance(maintain, bool):
-        arguments.require_choice(maintain, "maintain", ("background", "blocking"))
+    arguments.require_instance(maintain, bool, "maintain")
     lookup = _checked_lookup(spark, index_dir, encryption)
     set_session_rule(spark, lookup.ask)
     if maintain:
-        start_maintenance(spark, lookup, blocking=maintain == "blocking")
+        start_maintenance(spark, lookup)
     else:
         stop_maintenance(spark)
 
