@@ -41,7 +41,7 @@ class IndexMaintainer:
     """A worker that refreshes the indices of the folders that a session writes to."""
 
     def __init__(self, spark: SparkSession, lookup: IndexLookup):
-        self._spark = spark
+        self._spark: Any = spark
         self._lookup = lookup
         self._state = session_state(spark)
         self._lock = threading.Lock()
