@@ -57,6 +57,7 @@ ALLOWED_UPWARDS = {
 IMPORTERS = {
     "numba": [
         "sbbf/",
+        "parquet.page_table",
         "parquet.header_kernels",
         "parquet.decompression_kernels",
         "parquet.row_kernels",

@@ -15,7 +15,6 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.file_layout import FilePages, PageLocations
-from zonebloom.parquet.header_kernels import NUM_BYTES, NUM_ROWS, PAGE_FIELDS
 from zonebloom.parquet.leaf_reader import open_bodies
 from zonebloom.parquet.leaf_type import (
     BYTE_ARRAY,
@@ -27,6 +26,7 @@ from zonebloom.parquet.leaf_type import (
 )
 from zonebloom.parquet.nested_schema import field_tree
 from zonebloom.parquet.page_headers import follow_headers, walk_pages
+from zonebloom.parquet.page_table import PAGE
 from zonebloom.parquet.plain_encoding import to_plain
 from zonebloom.parquet.thrift import I32, STRUCT, encode_integer, encode_struct
 
@@ -153,8 +153,8 @@ HEADERS = {
 @pytest.mark.parametrize("data", HEADERS.values(), ids=HEADERS.keys())
 def test_false_page_headers_are_refused(data):
     page = np.frombuffer(data + b"\0" * 10, np.uint8)
-    pages = np.zeros((PAGE_FIELDS, 1), dtype=np.int64)
-    pages[NUM_BYTES], pages[NUM_ROWS] = page.size, 5
+    pages = np.zeros(1, dtype=PAGE)
+    pages["num_bytes"], pages["num_rows"] = page.size, 5
     columns = np.array([describe_column(LeafType(pa.int64(), INT64, 8, 0), 0)])
     with pytest.raises(FragmentUnreadable):
         list(follow_headers(lambda start: [(page[start:], 0)], 0, page.size, 5))

@@ -29,6 +29,7 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import nested_kernels, thrift
 from zonebloom.parquet.file_layout import FilePages
+from zonebloom.parquet.page_table import PAGE
 
 LISTS = st.lists(
     st.none()
@@ -87,14 +88,12 @@ def rebuilt(definitions: np.ndarray, repetitions: np.ndarray, numbers: list[int]
 def test_kernels_rebuild_the_selected_rows(rows, data):
     definitions, repetitions = (np.array(levels, dtype=np.uint8) for levels in shred(rows))
     wanted = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1)))) if rows else []
-    pages = np.zeros((15, 1), dtype=np.int64)
-    pages[nested_kernels.NUM_ROWS] = definitions.size
+    pages = np.zeros(1, dtype=PAGE)
+    pages["num_rows"], pages["num_slots"] = len(rows), definitions.size
     slots = np.empty(definitions.size, dtype=np.int64)
     present = definitions == VALID_LEVELS[2]
     kept, count = nested_kernels.select_slots(
         pages,
-        np.array([0]),
-        np.array([len(rows)]),
         np.array(wanted, dtype=np.int64),
         ITEM_LEVELS[1],
         definitions,
@@ -193,18 +192,17 @@ def test_leaves_with_other_lists_are_refused():
 
 def test_levels_that_contradict_one_another_are_refused():
     """A slot cannot continue a list that is empty."""
-    pages = np.zeros((15, 1), dtype=np.int64)
+    pages = np.zeros(1, dtype=PAGE)
     # Levels in RLE: runs of one value, each with its length and its value.
     runs = {"repetition": [(1, 0), (1, 1)], "definition": [(1, 1), (1, 3)]}
     encoded = [
         bytes(b for length, value in part for b in (length << 1, value)) for part in runs.values()
     ]
     data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-    pages[nested_kernels.NUM_ROWS] = 2
-    pages[nested_kernels.LEVEL_BYTES] = len(encoded[0])
-    pages[nested_kernels.BODY_START] = data.size
+    pages["num_rows"], pages["num_slots"] = 1, 2
+    pages["level_bytes"], pages["body_start"] = len(encoded[0]), data.size
     levels = [np.empty(2, dtype=np.uint8) for _ in range(3)]
-    arguments = data, pages, np.array([1]), 3, np.array([0, 2])
+    arguments = data, pages, 3, np.array([0, 2])
     counts = np.zeros((2, 4), dtype=np.int64)
     assert nested_kernels.read_levels(*arguments, *levels, counts) == -1
     # The first slot is a null item now, and not an empty list.

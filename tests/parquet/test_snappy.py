@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zonebloom.parquet import header_kernels
 from zonebloom.parquet.decompression_kernels import (
     decompress_first_values,
     decompress_snappy,
     read_bodies,
 )
 from zonebloom.parquet.leaf_type import SNAPPY as CODEC
+from zonebloom.parquet.page_table import PAGE
 
 SNAPPY = pa.Codec("snappy")
 # The number of bytes before and after the target that the kernel must not change.
@@ -36,14 +36,14 @@ def in_a_page(stream: bytes, size: int) -> bytes | None:
     """Decompress the stream as the body of a page, which may stay in place."""
     data = np.frombuffer(b"header" + stream, dtype=np.uint8)
     out = np.empty(size, dtype=np.uint8)
-    page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
-    page[header_kernels.BODY_START], page[header_kernels.BODY_SIZE] = len(b"header"), len(stream)
-    page[header_kernels.DECOMPRESSED_SIZE] = size
-    page[header_kernels.BODY_ADDRESS] = out.ctypes.data
-    if read_bodies(data, page, np.array([0, 1]), np.array([[0, CODEC]])) < 0:
+    page = np.zeros(1, dtype=PAGE)
+    page["body_start"], page["body_size"] = len(b"header"), len(stream)
+    page["decompressed_size"] = size
+    columns = np.array([[0, CODEC]])
+    if read_bodies(data, out.ctypes.data, page, np.array([0, 1]), columns) < 0:
         return None
-    address, num_bytes = page[[header_kernels.BODY_ADDRESS, header_kernels.BODY_SIZE], 0].tolist()
-    return pa.foreign_buffer(address, num_bytes, (data, out)).to_pybytes()
+    body = pa.foreign_buffer(int(page["address"][0]), int(page["size"][0]), (data, out))
+    return body.to_pybytes()
 
 
 def by_reference(stream: bytes, size: int) -> bytes | None:

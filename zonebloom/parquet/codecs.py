@@ -61,32 +61,27 @@ def decompress_pages(column: np.ndarray, pages: np.ndarray, data: np.ndarray) ->
         return []
     decompress, compressed = decompressor(codec), data.data
     buffers = []
-    starts, sizes, decompressed_sizes = pages[
-        header_kernels.BODY_START : header_kernels.ENCODING
-    ].tolist()
-    for page, decompressed_size in enumerate(decompressed_sizes):
+    starts, sizes = pages["body_start"].tolist(), pages["body_size"].tolist()
+    for number, decompressed_size in enumerate(pages["decompressed_size"].tolist()):
         address, size = data.ctypes.data, 0
         if decompressed_size < 0:
             continue
         if decompressed_size:
-            stored = compressed[starts[page] : starts[page] + sizes[page]]
-            if codec == ZSTD and pages[header_kernels.UNWANTED_ROWS, page]:
-                body = _decompress_first_values(stored, decompressed_size, pages[:, page], column)
+            stored = compressed[starts[number] : starts[number] + sizes[number]]
+            if codec == ZSTD and pages["unwanted_rows"][number]:
+                body = _decompress_first_values(stored, decompressed_size, pages[number], column)
             else:
                 body = decompress(stored, decompressed_size)
             buffers.append(body)
             address, size = body.address, body.size
-        pages[header_kernels.BODY_ADDRESS, page] = address
-        pages[header_kernels.BODY_SIZE, page] = size
+        pages["address"][number], pages["size"][number] = address, size
     return buffers
 
 
-def _decompress_first_values(
-    body: Any, size: int, page: np.ndarray, column: np.ndarray
-) -> pa.Buffer:
+def _decompress_first_values(body: Any, size: int, page: np.void, column: np.ndarray) -> pa.Buffer:
     """Decompress a page of PLAIN values with Zstandard up to the last wanted row, or farther."""
-    has_levels = bool(column[header_kernels.MAX_LEVEL]) and page[header_kernels.LEVEL_BYTES] < 0
-    num_values = page[header_kernels.NUM_ROWS] - page[header_kernels.UNWANTED_ROWS]
+    has_levels = bool(column[header_kernels.MAX_LEVEL]) and page["level_bytes"] < 0
+    num_values = page["num_rows"] - page["unwanted_rows"]
     values = int(has_levels), int(column[header_kernels.WIDTH]), int(num_values)
     values_read = np.frombuffer(pa.allocate_buffer(size), dtype=np.uint8)
     progress = np.zeros(3, dtype=np.int64)
@@ -116,11 +111,11 @@ def _decompress_snappy(body: Any, size: int) -> pa.Buffer:
     return inflated
 
 
-def verify_checksum(data: np.ndarray, page: np.ndarray) -> None:
+def verify_checksum(data: np.ndarray, page: np.void) -> None:
     """Raise `FragmentUnreadable` if the CRC32 of the bytes after the page header is wrong."""
-    stop = page[header_kernels.BODY_START] + page[header_kernels.BODY_SIZE]
-    body = data[page[header_kernels.CHECKED_START] : stop].tobytes()
-    if zlib.crc32(body) != page[header_kernels.CHECKSUM] & 0xFFFFFFFF:
+    stop = page["body_start"] + page["body_size"]
+    body = data[page["checked_start"] : stop].tobytes()
+    if zlib.crc32(body) != page["checksum"] & 0xFFFFFFFF:
         raise FragmentUnreadable("the checksum of a page is wrong")
 
 

@@ -20,15 +20,9 @@ import pyarrow as pa
 from zonebloom.base.arrays import allocate_array
 from zonebloom.parquet import value_kernels
 from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
     DECODED_FIELDS,
     DECODED_INDICES,
-    ENCODING,
-    NUM_ROWS,
-    NUM_STORED,
     PLAIN,
-    UNWANTED_ROWS,
     is_dictionary_encoding,
 )
 from zonebloom.parquet.leaf_type import Undecodable
@@ -71,15 +65,14 @@ class DecodedPage:
 
 
 def decode_page(
-    page: np.ndarray, width: int, present: np.ndarray | None, bodies: Sequence[pa.Buffer]
+    page: np.void, width: int, present: np.ndarray | None, bodies: Sequence[pa.Buffer]
 ) -> DecodedPage:
     """Return an opened page in decoded form.
 
     Parameters
     ----------
-    page : int64 array
-        A column of the table of pages, after `row_kernels.read_pages`. The values are PLAIN or
-        dictionary indices.
+    page : numpy.void of the type page_table.PAGE
+        A page after `row_kernels.read_pages`. The values are PLAIN or dictionary indices.
     width : int
         The bytes of a value, 0 for strings.
     present : uint8 array or None
@@ -92,8 +85,9 @@ def decode_page(
     Undecodable
         If the page lacks values.
     """
-    num_rows = int(page[NUM_ROWS] - page[UNWANTED_ROWS])
-    address, size, stored, encoding = page[[BODY_ADDRESS, BODY_SIZE, NUM_STORED, ENCODING]].tolist()
+    num_rows = int(page["num_rows"] - page["unwanted_rows"])
+    address, size = int(page["address"]), int(page["size"])
+    stored, encoding = int(page["num_stored"]), int(page["encoding"])
     present = None if present is None or stored == num_rows else present[:num_rows].copy()
     if is_dictionary_encoding.py_func(encoding):
         indices = allocate_array(stored, np.uint32)

@@ -9,20 +9,13 @@ import numpy as np
 from numba import int64, types, uint8, uint64
 
 from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
-    BODY_START,
     CODEC,
-    DECOMPRESSED_SIZE,
-    IS_DECODED,
-    LEVEL_BYTES,
     MAX_LEVEL,
-    NUM_ROWS,
-    UNWANTED_ROWS,
     WIDTH,
 )
 from zonebloom.parquet.leaf_type import SNAPPY
 from zonebloom.parquet.page_bytes import byte_at, copy_bytes, varint_at
+from zonebloom.parquet.page_table import PAGES
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_16, load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
@@ -265,48 +258,46 @@ def _single_literal(source, num_bytes, size):
     return start if length + _ONE == claimed_size else -1
 
 
-@kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2)))
-def read_bodies(data, pages, bounds, columns):
+@kernel(int64(readonly(uint8), uint64, PAGES, readonly(int64), readonly(int64, 2)))
+def read_bodies(data, target, pages, bounds, columns):
     """Set the address and size of the body of each page. Return 0, or -1 if a body is not valid.
 
-    Bodies that Snappy compressed are decompressed to BODY_ADDRESS, which has room for all of
-    DECOMPRESSED_SIZE, as far as their rows are wanted. Bodies that it could not compress stay where
-    they are. Bodies that another codec compressed have their address already. The parameters are
-    those of `header_kernels.open_pages`.
+    Bodies that Snappy compressed are decompressed to ``decompressed_start``, counted from the
+    address ``target``, as far as their rows are wanted. There is room for all of their bytes.
+    Bodies that it could not compress stay where they are. Bodies that another codec compressed
+    have their address already. The other parameters are those of `header_kernels.open_pages`.
     """
     base = np.uint64(data.ctypes.data)
     for column in range(bounds.shape[0] - 1):
         codec = columns[column, CODEC]
         for i in range(bounds[column], bounds[column + 1]):
-            size = pages[DECOMPRESSED_SIZE, i]
-            if pages[IS_DECODED, i] or (size >= 0 and codec != SNAPPY):
+            page = pages[i]
+            size = page.decompressed_size
+            if page.is_decoded or (size >= 0 and codec != SNAPPY):
                 continue
-            body = base + np.uint64(pages[BODY_START, i])
-            decompressed = np.uint64(pages[BODY_ADDRESS, i])
+            body, body_size = base + np.uint64(page.body_start), page.body_size
+            page.address, page.size = np.int64(body), body_size
             if size < 0:
-                pages[BODY_ADDRESS, i] = np.int64(body)
                 continue
-            start = _single_literal(body, pages[BODY_SIZE, i], size)
+            start = _single_literal(body, body_size, size)
             if start >= 0:
-                pages[BODY_ADDRESS, i] = np.int64(body) + start
-                pages[BODY_SIZE, i] = size
+                page.address, page.size = np.int64(body) + start, size
                 continue
-            if size and pages[UNWANTED_ROWS, i]:
-                has_levels = np.int64(columns[column, MAX_LEVEL] and pages[LEVEL_BYTES, i] < 0)
-                num_wanted = pages[NUM_ROWS, i] - pages[UNWANTED_ROWS, i]
+            decompressed = target + np.uint64(page.decompressed_start)
+            if size and page.unwanted_rows:
                 size = decompress_first_values(
                     body,
-                    pages[BODY_SIZE, i],
+                    body_size,
                     decompressed,
                     size,
-                    has_levels,
+                    np.int64(columns[column, MAX_LEVEL] and page.level_bytes < 0),
                     columns[column, WIDTH],
-                    num_wanted,
+                    page.num_rows - page.unwanted_rows,
                 )
             # Even empty data have one byte in Snappy's format, but some writers omit it.
-            elif size and decompress_snappy(body, pages[BODY_SIZE, i], decompressed, size) < 0:
+            elif size and decompress_snappy(body, body_size, decompressed, size) < 0:
                 return -1
             if size < 0:
                 return -1
-            pages[BODY_SIZE, i] = size
+            page.address, page.size = np.int64(decompressed), size
     return 0

@@ -16,7 +16,6 @@ from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
-from zonebloom.parquet.header_kernels import PLAIN
 from zonebloom.parquet.key_tests import KeySet, index_bytes, index_values, spans_of
 from zonebloom.parquet.leaf_type import (
     BYTE_ARRAY,
@@ -25,6 +24,7 @@ from zonebloom.parquet.leaf_type import (
     Undecodable,
     text_array,
 )
+from zonebloom.parquet.page_table import PAGE
 
 # A dictionary of at least this many entries is indexed after this many searches. Building the index
 # takes as long as five to ten searches of all entries.
@@ -63,12 +63,11 @@ def hash_stored_texts(
     """Return the hashes of the strings that pages store, one page after another.
 
     Return also the least and the greatest string of the pages without indices, if there are such.
-    ``pages`` is the table of pages after `row_kernels.read_pages`.
     """
     # This is imported late, because lookups hash no strings.
     from zonebloom.parquet import text_hash_kernels as kernels
 
-    hashes = allocate_array(int(pages[header_kernels.NUM_STORED].sum()), np.uint64)
+    hashes = allocate_array(int(pages["num_stored"].sum()), np.uint64)
     ends = np.zeros(4, dtype=np.int64)
     if kernels.hash_stored_texts(pages, dictionary_hashes, hashes, ends) != hashes.size:
         raise FragmentUnreadable("values of a page lie outside it, or are missing")
@@ -95,17 +94,18 @@ class Dictionary:
     def __init__(self, leaf: LeafType, codec: int, data: np.ndarray | None):
         body, self.size = pa.py_buffer(b""), 0
         if data is not None:
-            page = np.empty(header_kernels.PAGE_FIELDS, dtype=np.int64)
-            self.size = header_kernels.open_dictionary(data, codec, page)
+            pages = np.zeros(1, dtype=PAGE)
+            self.size = header_kernels.open_dictionary(data, codec, pages)
+            page = pages[0]
             if self.size < 0:
                 raise error_for_code(self.size)
-            if page[header_kernels.ENCODING] not in _ENCODINGS:
+            if page["encoding"] not in _ENCODINGS:
                 raise Undecodable
-            if page[header_kernels.CHECKSUM] != -1:
+            if page["checksum"] != -1:
                 verify_checksum(data, page)
             begin, num_bytes = (
-                int(page[header_kernels.BODY_START]),
-                int(page[header_kernels.DECOMPRESSED_SIZE]),
+                int(page["body_start"]),
+                int(page["decompressed_size"]),
             )
             if codec and num_bytes:
                 body = decompressor(codec)(data[begin:], num_bytes)
@@ -117,8 +117,10 @@ class Dictionary:
             if self.size * (leaf.width or 4) > body.size:
                 raise FragmentUnreadable("a dictionary claims more values than it has bytes")
         self._body = body
-        # The one page as the arguments of `value_kernels` describe it.
-        self._page = [np.array([number]) for number in (body.address, body.size, self.size, 0)]
+        # The one page as kernels get it.
+        self._page = np.zeros(1, dtype=PAGE)
+        self._page["address"], self._page["size"] = body.address, body.size
+        self._page["num_stored"] = self.size
         num_bytes = self.size * leaf.width
         # The offset of each string in the page, and one past the end. A length precedes each string
         # in PLAIN encoding, so the offsets are known only after a pass over all of them.
@@ -139,11 +141,7 @@ class Dictionary:
 
     def hash_texts(self) -> tuple[np.ndarray, list[bytes]]:
         """Return the hashes of the strings of a dictionary, and its least and greatest string."""
-        page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
-        page[header_kernels.BODY_ADDRESS] = self._body.address
-        page[header_kernels.BODY_SIZE] = self._body.size
-        page[header_kernels.NUM_STORED], page[header_kernels.ENCODING] = self.size, PLAIN
-        return hash_stored_texts(page, np.empty(0, dtype=np.uint64))
+        return hash_stored_texts(self._page, np.empty(0, dtype=np.uint64))
 
     @property
     def num_bytes(self) -> int:
@@ -175,7 +173,7 @@ class Dictionary:
             if self._index is not None:
                 hits[keys.numbers_in(self._index)] = 1
                 return hits
-        hits[keys.find(*self._page, capacity=self.size + 1)] = 1
+        hits[keys.find(self._page, capacity=self.size + 1)] = 1
         return hits
 
     def _make_index(self) -> tuple[Any, ...] | None:

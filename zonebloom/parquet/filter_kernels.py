@@ -1,4 +1,4 @@
-"""Find the stored values of pages that a Bloom filter of keys may hold. See `value_kernels`."""
+"""Find the stored values of pages that a Bloom filter of keys may hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numba import int64, uint32
 
 from zonebloom.parquet.page_bytes import copy_bytes, text_at
-from zonebloom.parquet.value_kernels import PAGE_TYPES
+from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.sbbf import blocks
 from zonebloom.sbbf.jit import kernel, readonly
 from zonebloom.sbbf.xxh64 import hash_memory, hash_width_4, hash_width_8
@@ -15,8 +15,8 @@ from zonebloom.sbbf.xxh64 import hash_memory, hash_width_4, hash_width_8
 _GROUP_SIZE = 512
 
 
-@kernel(int64(*PAGE_TYPES, int64, readonly(uint32), int64[::1]))
-def find_hashed(addresses, sizes, counts, first_positions, width, words, positions):
+@kernel(int64(STORED_PAGES, int64, readonly(uint32), int64[::1]))
+def find_hashed(pages, width, words, positions):
     """Write the positions of the values that a filter may hold. Return their number, or -1."""
     values = np.empty(_GROUP_SIZE, dtype=np.uint64)
     halves = values.view(np.uint32)
@@ -24,8 +24,9 @@ def find_hashed(addresses, sizes, counts, first_positions, width, words, positio
     hashes = np.empty(_GROUP_SIZE, dtype=np.uint64)
     are_hits = np.empty(_GROUP_SIZE, dtype=np.bool_)
     hits = 0
-    for page in range(addresses.shape[0]):
-        address, size, count = np.uint64(addresses[page]), sizes[page], counts[page]
+    for page in range(pages.shape[0]):
+        address, size = np.uint64(pages[page].address), pages[page].size
+        count, first_position = pages[page].num_stored, pages[page].first_position
         if count < 0 or count * width > size or hits + count > positions.shape[0]:
             return -1
         offset = 0
@@ -47,6 +48,6 @@ def find_hashed(addresses, sizes, counts, first_positions, width, words, positio
                     offset += length
             blocks.check(words, hashes[:num], are_hits)
             for i in range(num):
-                positions[hits] = first_positions[page] + first + i
+                positions[hits] = first_position + first + i
                 hits += np.int64(are_hits[i])
     return hits

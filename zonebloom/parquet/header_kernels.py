@@ -10,6 +10,7 @@ from numba import int64, uint8
 
 from zonebloom.parquet.leaf_type import LZ4, SNAPPY
 from zonebloom.parquet.page_bytes import varint_at, zigzag
+from zonebloom.parquet.page_table import PAGES
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 # Positions of the fields of a page header in an array. A field that a header lacks is -1.
@@ -18,29 +19,9 @@ _NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = ra
 _LEVEL_ENCODING, _REPETITION_ENCODING = 11, 12
 _HEADER_FIELDS = 13
 
-# Rows of the table of pages, which has one column for each page. `row_kernels.choose_pages` sets
-# the place of a page in the file and in the bytes that were read, its rows in the row group, and
-# how many of these follow the last wanted row. Rows of a decoded page become a page without bytes
-# in the file. They have IS_DECODED, all fields that the kernels for values use, and the address of
-# a byte for each row that says whether it holds a value, or 0 if no row is null.
-FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS, UNWANTED_ROWS = range(6)
-# `open_pages` sets the start and size of its body in the bytes that were read; the size of the
-# decompressed body, or -1 if it is not compressed; the encoding; the checksum, or -1; the start of
-# the bytes that the checksum covers; the size of the levels, or -1 if they are part of the body.
-# BODY_ADDRESS becomes the offset of a body that Snappy compressed in the memory for all of them,
-# and the caller adds the address of this memory.
-BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEVEL_BYTES = range(
-    6, 13
-)
-# `row_kernels.read_pages` sets the address of the body, changes BODY_SIZE to the decompressed size,
-# and sets the number of stored values, and the position of the first one. It leaves out PLAIN
-# values of unwanted rows. Values of other encodings and of small pages are all read, so
-# `open_pages` sets UNWANTED_ROWS to 0 for them.
-BODY_ADDRESS, NUM_STORED, FIRST_POSITION, IS_DECODED, PRESENT_ADDRESS = range(13, 18)
-PAGE_FIELDS = 18
-# Positions of the description of a decoded page: its number in the page table; the addresses of
-# its values, of the starts of its strings, and of the bytes that say whether a row holds a value;
-# the bytes of a value, 0 for strings; and the encoding.
+# Positions of the description of a decoded page: its number among the pages of its columns; the
+# addresses of its values, of the starts of its strings, and of the bytes that say whether a row
+# holds a value; the bytes of a value, 0 for strings; and the encoding.
 NUMBER, VALUES, STARTS, PRESENT, VALUE_WIDTH, VALUE_ENCODING = range(6)
 DECODED_FIELDS = 6
 # Positions of the description of a column, which all kernels get: the greatest definition level,
@@ -202,12 +183,8 @@ def _is_size(data, begin, stop, codec, size):
 
 @inlined
 def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, is_boolean, page):
-    """Fill in ``page`` from its header, which ends at ``begin``.
-
-    Return flags, or a refusal code. In a repeated column, NUM_ROWS becomes the number of values,
-    and LEVEL_BYTES the size of the repetition levels alone, which precede the definition levels.
-    """
-    num_rows, is_repeated = page[NUM_ROWS], max_repetition > 0
+    """Fill in a page from its header, which ends at ``begin``. Return flags, or a refusal code."""
+    num_rows, is_repeated = page.num_rows, max_repetition > 0
     if begin < 0:
         return MALFORMED
     kind, size, num_values = header[_TYPE], header[_UNCOMPRESSED], header[_NUM_VALUES]
@@ -217,17 +194,17 @@ def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, 
         return MISPLACED
     if size < 0 or size > _MAX_BYTES or header[_NUM_VALUES] > _MAX_BYTES:
         return CONTRADICTORY
-    page[CHECKSUM] = header[_CRC]
-    page[CHECKED_START] = begin
-    page[LEVEL_BYTES] = 0
-    page[DECOMPRESSED_SIZE] = size
+    page.checksum = header[_CRC]
+    page.checked_start = begin
+    page.level_bytes = 0
+    page.decompressed_size = size
     if kind == _V2_PAGE:
         levels, repetition_bytes = header[_DEFINITION_BYTES], header[_REPETITION_BYTES]
         # Columns that are not repeated have no repetition levels, so a header that claims some is
         # damaged.
         if levels < 0 or repetition_bytes < 0 or (repetition_bytes and not is_repeated):
             return CONTRADICTORY
-        page[LEVEL_BYTES] = repetition_bytes if is_repeated else levels
+        page.level_bytes = repetition_bytes if is_repeated else levels
         levels += repetition_bytes
         if levels > size or levels > stop - begin:
             return CONTRADICTORY
@@ -235,38 +212,38 @@ def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, 
             return CONTRADICTORY
         begin += levels
         # A page without the field is compressed.
-        page[DECOMPRESSED_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
+        page.decompressed_size = size - levels if header[_IS_COMPRESSED] else -1
     elif kind == _V1_PAGE:
         if max_level:
             if header[_LEVEL_ENCODING] != RLE:
                 return UNKNOWN_LEVELS
             if is_repeated and header[_REPETITION_ENCODING] != RLE:
                 return UNKNOWN_LEVELS
-            page[LEVEL_BYTES] = -1
+            page.level_bytes = -1
     else:
         return MISPLACED
-    page[NUM_ROWS] = num_values
+    page.num_slots = num_values
     if codec == 0:
-        if page[DECOMPRESSED_SIZE] not in (-1, stop - begin):
+        if page.decompressed_size not in (-1, stop - begin):
             return CONTRADICTORY
-        page[DECOMPRESSED_SIZE] = -1
-    elif not _is_size(data, begin, stop, codec, page[DECOMPRESSED_SIZE]):
+        page.decompressed_size = -1
+    elif not _is_size(data, begin, stop, codec, page.decompressed_size):
         return CONTRADICTORY
-    page[BODY_START] = begin
-    page[BODY_SIZE] = stop - begin
+    page.body_start = begin
+    page.body_size = stop - begin
     encoding = header[_ENCODING]
     if encoding == DECODED_INDICES:
         return MALFORMED
-    page[ENCODING] = encoding
-    if encoding != PLAIN or is_boolean or page[DECOMPRESSED_SIZE] < _MIN_PARTIAL_BYTES:
-        page[UNWANTED_ROWS] = 0
+    page.encoding = encoding
+    if encoding != PLAIN or is_boolean or page.decompressed_size < _MIN_PARTIAL_BYTES:
+        page.unwanted_rows = 0
     flags = HAS_CHECKSUM if header[_CRC] != -1 else 0
     if is_dictionary_encoding(encoding):
         return flags | HAS_INDICES
     return flags | (HAS_PLAIN if encoding == PLAIN else HAS_OTHER_ENCODINGS)
 
 
-@kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), int64[::1]))
+@kernel(int64(readonly(uint8), PAGES, readonly(int64), readonly(int64, 2), int64[::1]))
 def open_pages(data, pages, bounds, columns, flags):
     """Read the headers of the data pages of columns, and compare them with the page locations.
 
@@ -274,10 +251,6 @@ def open_pages(data, pages, bounds, columns, flags):
     ``flags[i]`` is set to flags for what its pages have (`HAS_INDICES`, ...), or to the code of a
     refused page (`MALFORMED`, ...), which is negative. Return the decompressed size of all pages
     that Snappy compressed.
-
-    In a repeated column, NUM_ROWS is -1 for pages whose rows are not known, and becomes the number
-    of values. LEVEL_BYTES is then the size of the repetition levels. The definition levels follow
-    them.
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
@@ -288,12 +261,12 @@ def open_pages(data, pages, bounds, columns, flags):
         max_repetition, is_boolean = columns[column, MAX_REPETITION], columns[column, IS_BOOLEAN]
         flags[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
-            page = pages[:, i]
-            if page[IS_DECODED]:
-                are_indices = is_dictionary_encoding(page[ENCODING])
+            page = pages[i]
+            if page.is_decoded:
+                are_indices = is_dictionary_encoding(page.encoding)
                 flags[column] |= HAS_INDICES if are_indices else HAS_PLAIN
                 continue
-            start, stop = page[READ_START], page[READ_START] + page[NUM_BYTES]
+            start, stop = page.read_start, page.read_start + page.num_bytes
             if start < 0 or stop < start or stop > data.shape[0]:
                 flags[column] = MISPLACED
                 break
@@ -305,9 +278,9 @@ def open_pages(data, pages, bounds, columns, flags):
                 flags[column] = result
                 break
             flags[column] |= result
-            page[BODY_ADDRESS] = total
-            if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
-                total += page[DECOMPRESSED_SIZE]
+            page.decompressed_start = total
+            if codec == SNAPPY and page.decompressed_size > 0:
+                total += page.decompressed_size
     return total
 
 
@@ -351,9 +324,10 @@ def find_pages(data, num_bytes, num_values, encryption_bytes, pages):
     return count if count else MALFORMED
 
 
-@kernel(int64(readonly(uint8), int64, int64[::1]))
-def open_dictionary(data, codec, page):
-    """Read the header of a dictionary page. Return its number of values, or a refusal code."""
+@kernel(int64(readonly(uint8), int64, PAGES))
+def open_dictionary(data, codec, pages):
+    """Read the header of the only page. Return its number of values, or a refusal code."""
+    page = pages[0]
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
     header = np.empty(_HEADER_FIELDS, dtype=np.int64)
@@ -369,6 +343,6 @@ def open_dictionary(data, codec, page):
         return CONTRADICTORY
     if codec and not _is_size(data, begin, data.shape[0], codec, size):
         return CONTRADICTORY
-    page[BODY_START], page[BODY_SIZE], page[DECOMPRESSED_SIZE] = begin, header[_COMPRESSED], size
-    page[ENCODING], page[CHECKSUM], page[CHECKED_START] = header[_ENCODING], header[_CRC], begin
+    page.body_start, page.body_size, page.decompressed_size = begin, header[_COMPRESSED], size
+    page.encoding, page.checksum, page.checked_start = header[_ENCODING], header[_CRC], begin
     return header[_NUM_VALUES]

@@ -11,19 +11,10 @@ import numpy as np
 from numba import int32, int64, types, uint8, uint64
 
 from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
-    ENCODING,
-    FILE_START,
-    FIRST_POSITION,
     HAS_CHECKSUM,
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
     IS_BOOLEAN,
-    IS_DECODED,
-    NUM_BYTES,
-    NUM_ROWS,
-    NUM_STORED,
     PLAIN,
     RLE,
     WIDTH,
@@ -32,6 +23,7 @@ from zonebloom.parquet.header_kernels import (
 )
 from zonebloom.parquet.key_table_kernels import find_numbers, find_texts
 from zonebloom.parquet.page_bytes import byte_at
+from zonebloom.parquet.page_table import PAGES
 from zonebloom.parquet.row_kernels import (
     choose_pages,
     read_booleans,
@@ -66,15 +58,24 @@ _MEMORY = (uint8[::1], uint8[::1], uint8[::1])
 
 
 @inlined
+def _read(handle, pages, data):
+    """Read the pages from a file. Return the number of bytes."""
+    places = np.empty((2, pages.shape[0]), dtype=np.int64)
+    for i in range(pages.shape[0]):
+        places[0, i], places[1, i] = pages[i].file_start, pages[i].num_bytes
+    return read_pieces(handle, places[0], places[1], data)
+
+
+@inlined
 def _unpack_booleans(page, out):
     """Write the booleans of a page as bytes, which become its body. Return 0, or -1."""
-    address, size = np.uint64(page[BODY_ADDRESS]), page[BODY_SIZE]
-    if page[ENCODING] == PLAIN:
+    address, size = np.uint64(page.address), page.size
+    if page.encoding == PLAIN:
         if (out.shape[0] + 7) // 8 > size:
             return -1
         for i in range(out.shape[0]):
             out[i] = byte_at(address, i >> 3) >> np.uint64(i & 7) & np.uint64(1)
-    elif page[ENCODING] == RLE:
+    elif page.encoding == RLE:
         # A length of 4 bytes precedes the values.
         if size < 4 or np.int64(load_32(address)) > size - 4:
             return -1
@@ -82,13 +83,13 @@ def _unpack_booleans(page, out):
             return -1
     else:
         return -1
-    page[BODY_ADDRESS], page[BODY_SIZE] = np.int64(out.ctypes.data), out.shape[0]
-    page[ENCODING] = PLAIN
+    page.address, page.size = np.int64(out.ctypes.data), out.shape[0]
+    page.encoding = PLAIN
     return 0
 
 
 @kernel(
-    types.Tuple((int64, int64[:, ::1], int64[::1]))(
+    types.Tuple((int64, PAGES, int64[::1]))(
         int64,
         *_PLACES,
         _COLUMNS,
@@ -132,7 +133,7 @@ def _open_pages(
     if num_bytes > data.shape[0] or num_rows > present.shape[0]:
         return refusal
     if handle != NO_HANDLE:
-        summary[BYTES_READ] = read_pieces(handle, pages[FILE_START], pages[NUM_BYTES], data)
+        summary[BYTES_READ] = _read(handle, pages, data)
         if summary[BYTES_READ] != num_bytes:
             return refusal
     num_decompressed = open_pages(data, pages, page_bounds, columns, flags)
@@ -143,22 +144,20 @@ def _open_pages(
             return refusal
     if num_decompressed > bodies.shape[0]:
         return refusal
-    for i in range(pages.shape[1]):
-        if not pages[IS_DECODED, i]:
-            pages[BODY_ADDRESS, i] += np.int64(bodies.ctypes.data)
-    if read_pages(data, pages, page_bounds, columns, present[:num_rows], levels) < 0:
+    target, page_present = np.uint64(bodies.ctypes.data), present[:num_rows]
+    if read_pages(data, target, pages, page_bounds, columns, page_present, levels) < 0:
         return refusal
     # The decompressed bodies take the start of ``bodies``. The booleans follow them.
     end = num_decompressed
     for column in range(columns.shape[0]):
         if columns[column, IS_BOOLEAN]:
             for i in range(page_bounds[column], page_bounds[column + 1]):
-                num_values = pages[NUM_STORED, i]
-                if pages[IS_DECODED, i]:
+                num_values = pages[i].num_stored
+                if pages[i].is_decoded:
                     continue
                 if num_values > bodies.shape[0] - end:
                     return refusal
-                if _unpack_booleans(pages[:, i], bodies[end : end + num_values]) < 0:
+                if _unpack_booleans(pages[i], bodies[end : end + num_values]) < 0:
                     return refusal
                 end += num_values
     return np.int64(0), pages, page_bounds
@@ -242,45 +241,18 @@ def find_hits(
     while i < count:
         # Pages of one encoding are searched together.
         stop = i
-        are_indices = is_dictionary_encoding(pages[ENCODING, i])
-        while stop < count and is_dictionary_encoding(pages[ENCODING, stop]) == are_indices:
-            num_present += pages[NUM_ROWS, stop]
+        are_indices = is_dictionary_encoding(pages[i].encoding)
+        while stop < count and is_dictionary_encoding(pages[stop].encoding) == are_indices:
+            num_present += pages[stop].num_rows
             stop += 1
-        addresses, body_sizes = pages[BODY_ADDRESS, i:stop], pages[BODY_SIZE, i:stop]
-        counts, first_positions = pages[NUM_STORED, i:stop], pages[FIRST_POSITION, i:stop]
-        out = positions[num_found:]
+        part, out = pages[i:stop], positions[num_found:]
         if are_indices:
-            encodings = pages[ENCODING, i:stop]
-            hits = find_indices(
-                addresses, body_sizes, counts, first_positions, encodings, dictionary_hits, out
-            )
+            hits = find_indices(part, dictionary_hits, out)
         elif numbers.shape[0]:
-            hits = find_numbers(
-                addresses,
-                body_sizes,
-                counts,
-                first_positions,
-                columns[0, WIDTH],
-                numbers,
-                key_table,
-                bitmap,
-                seed,
-                out,
-            )
+            hits = find_numbers(part, columns[0, WIDTH], numbers, key_table, bitmap, seed, out)
         else:
-            hits = find_texts(
-                addresses,
-                body_sizes,
-                counts,
-                first_positions,
-                columns[0, WIDTH],
-                texts,
-                text_starts,
-                key_table,
-                bitmap,
-                seed,
-                out,
-            )
+            width = columns[0, WIDTH]
+            hits = find_texts(part, width, texts, text_starts, key_table, bitmap, seed, out)
         if hits < 0:
             return REFUSED
         num_found += hits

@@ -174,8 +174,9 @@ class _Columns:
 
     def prefetch(self, file: FragmentFile, rows: np.ndarray) -> None:
         """Let the system load the pages of some rows from the disk in parallel."""
-        starts, sizes = self.table.pages_with(rows, rows + 1).pages[:2]
-        file.prefetch(list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)))
+        pages = self.table.pages_with(rows, rows + 1).pages
+        starts, stops = pages["file_start"], pages["file_start"] + pages["num_bytes"]
+        file.prefetch(list(zip(starts.tolist(), stops.tolist(), strict=True)))
 
     def source(
         self, file: FragmentFile, starts: np.ndarray, stops: np.ndarray, scratch: _Scratch
@@ -195,10 +196,11 @@ class _Columns:
                 decoded = np.array(fields, dtype=np.int64)
         handle, data = file.handle, scratch.data
         if handle is None:
-            chosen = self.table.pages_with(starts, stops, decoded).pages[:2]
+            chosen = self.table.pages_with(starts, stops, decoded)
             # Decoded pages have no bytes to read.
-            starts, sizes = chosen[:, chosen[1] > 0]
-            handle, data = hit_kernels.NO_HANDLE, read_spans(file, starts, sizes, int(sizes.sum()))
+            pages_to_read = chosen.pages[chosen.pages["is_decoded"] == 0]
+            places = pages_to_read["file_start"], pages_to_read["num_bytes"]
+            handle, data = hit_kernels.NO_HANDLE, read_spans(file, *places, chosen.num_bytes)
         return _Source(handle, data, decoded, pages.values())
 
     def _decoded_pages(

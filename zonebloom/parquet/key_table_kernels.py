@@ -2,7 +2,7 @@
 
 A bitmap of the keys is tested first. It excludes most values that are not keys, and it usually fits
 the processor's cache. ``seed`` is that of the table, from `table_slots`. The bitmap has none,
-because it only saves time. See `value_kernels` for the parameters that describe pages.
+because it only saves time. Pages are those of `page_table`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from numba import int32, int64, uint8, uint64, void
 
 from zonebloom.parquet.page_bytes import byte_at, text_at
-from zonebloom.parquet.value_kernels import PAGE_TYPES
+from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.sbbf.addresses import load_32, load_64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.table_slots import slot_of
@@ -156,12 +156,16 @@ def _find_one_number(address, count, width, key, first_position, positions, hits
 
 @kernel(
     int64(
-        *PAGE_TYPES, int64, readonly(uint64), readonly(int32), readonly(uint64), uint64, int64[::1]
+        STORED_PAGES,
+        int64,
+        readonly(uint64),
+        readonly(int32),
+        readonly(uint64),
+        uint64,
+        int64[::1],
     )
 )
-def find_numbers(
-    addresses, sizes, counts, first_positions, width, keys, table, bitmap, seed, positions
-):
+def find_numbers(pages, width, keys, table, bitmap, seed, positions):
     """Write the positions of the values that are keys. Return their number, or -1.
 
     The values have 4 or 8 bytes. A single key needs no table.
@@ -170,14 +174,13 @@ def find_numbers(
     hits = 0
     if width not in (4, 8):
         return -1
-    for page in range(addresses.shape[0]):
-        address, count = np.uint64(addresses[page]), counts[page]
-        if count < 0 or count * width > sizes[page] or hits + count > positions.shape[0]:
+    for page in range(pages.shape[0]):
+        address, count = np.uint64(pages[page].address), pages[page].num_stored
+        first_position = pages[page].first_position
+        if count < 0 or count * width > pages[page].size or hits + count > positions.shape[0]:
             return -1
         if keys.shape[0] == 1:
-            hits = _find_one_number(
-                address, count, width, keys[0], first_positions[page], positions, hits
-            )
+            hits = _find_one_number(address, count, width, keys[0], first_position, positions, hits)
             continue
         for first in range(0, count, _GROUP_SIZE):
             stop = min(first + _GROUP_SIZE, count)
@@ -196,7 +199,7 @@ def find_numbers(
                 slot = slot_of(value, seed, table)
                 while table[slot]:
                     if keys[table[slot] - 1] == value:
-                        positions[hits] = first_positions[page] + i
+                        positions[hits] = first_position + i
                         hits += 1
                         break
                     slot = _next_slot(slot, table)
@@ -205,7 +208,7 @@ def find_numbers(
 
 @kernel(
     int64(
-        *PAGE_TYPES,
+        STORED_PAGES,
         int64,
         readonly(uint8),
         readonly(int64),
@@ -215,19 +218,7 @@ def find_numbers(
         int64[::1],
     )
 )
-def find_texts(
-    addresses,
-    sizes,
-    counts,
-    first_positions,
-    width,
-    keys,
-    key_starts,
-    table,
-    bitmap,
-    seed,
-    positions,
-):
+def find_texts(pages, width, keys, key_starts, table, bitmap, seed, positions):
     """Write the positions of the values that are keys. Return their number, or -1.
 
     Values are ``width`` bytes long, or follow a length of 4 bytes if ``width`` is 0. A single key
@@ -236,23 +227,24 @@ def find_texts(
     num_keys = key_starts.shape[0] - 1
     key_address = np.uint64(keys.ctypes.data)
     hits = 0
-    for page in range(addresses.shape[0]):
-        address, size = np.uint64(addresses[page]), sizes[page]
-        if hits + counts[page] > positions.shape[0]:
+    for page in range(pages.shape[0]):
+        address, size = np.uint64(pages[page].address), pages[page].size
+        count, first_position = pages[page].num_stored, pages[page].first_position
+        if hits + count > positions.shape[0]:
             return -1
         offset = 0
-        for i in range(counts[page]):
+        for i in range(count):
             offset, length = text_at(address, offset, size, width)
             if length < 0:
                 return -1
             start = address + np.uint64(offset)
             offset += length
             if num_keys == 1:
-                positions[hits] = first_positions[page] + i
+                positions[hits] = first_position + i
                 hits += np.int64(length == key_starts[1] and _is_equal(start, key_address, length))
             elif _has_bit(_sample(start, length), bitmap):
                 slot = _slot_of_text(start, length, key_address, key_starts, table, seed)
-                positions[hits] = first_positions[page] + i
+                positions[hits] = first_position + i
                 hits += np.int64(table[slot] != 0)
     return hits
 

@@ -96,23 +96,19 @@ class KeySet:
 
     def find(
         self,
-        addresses: np.ndarray,
-        sizes: np.ndarray,
-        counts: np.ndarray,
-        first_positions: np.ndarray,
+        pages: np.ndarray,
         *,
         capacity: int,
     ) -> np.ndarray:
         """Return the positions of the keys among the values of pages, ascending.
 
-        The first four parameters are those of `value_kernels`. ``capacity`` is more than the number
+        ``pages`` is a table of `page_table.PAGE`. ``capacity`` is more than the number
         of values.
         """
         positions = allocate_array(capacity if self._count else 0, np.int64)
         if not self._count:
             return positions
-        pages = addresses, sizes, counts, first_positions, self._width
-        hits = self._kernel(*pages, *self._keys, positions)
+        hits = self._kernel(pages, self._width, *self._keys, positions)
         if hits < 0:
             raise FragmentUnreadable("values of a page lie outside it")
         return positions[:hits]

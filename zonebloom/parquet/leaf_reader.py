@@ -31,22 +31,10 @@ from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES, DecodedPage, decod
 from zonebloom.parquet.dictionaries import Dictionary, hash_stored_texts
 from zonebloom.parquet.file_layout import ColumnChunk
 from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
-    DECOMPRESSED_SIZE,
-    ENCODING,
-    FILE_START,
-    FIRST_POSITION,
-    FIRST_ROW,
     HAS_CHECKSUM,
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
     HAS_PLAIN,
-    NUM_BYTES,
-    NUM_ROWS,
-    NUM_STORED,
-    READ_START,
-    UNWANTED_ROWS,
 )
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import (
@@ -60,6 +48,7 @@ from zonebloom.parquet.leaf_type import (
     fixed_width_array,
     text_array,
 )
+from zonebloom.parquet.page_table import PAGE
 from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
@@ -78,9 +67,9 @@ class Selection(NamedTuple):
 
     Attributes
     ----------
-    pages, bounds : int64 array
-        The table of pages that `row_kernels.choose_pages` returned, and the first page of each
-        column in it, with the end of the last one.
+    pages : array of page_table.PAGE
+    bounds : int64 array
+        The first page of each column in the table, and the end of the last one.
     num_bytes : int
         The bytes of the pages.
     """
@@ -91,9 +80,9 @@ class Selection(NamedTuple):
 
     def part(self, numbers: np.ndarray) -> Selection:
         """Return some of the pages, given by their ascending numbers."""
-        pages = np.ascontiguousarray(self.pages[:, numbers])
-        sizes = pages[NUM_BYTES]
-        pages[READ_START] = np.cumsum(sizes) - sizes
+        pages = self.pages[numbers]
+        sizes = pages["num_bytes"]
+        pages["read_start"] = np.cumsum(sizes) - sizes
         return Selection(pages, np.searchsorted(numbers, self.bounds), int(sizes.sum()))
 
 
@@ -208,27 +197,27 @@ class PageTable:
         """
         numbers = np.array(list(num_wanted))
         starts, sizes, rows, bounds = self.places
-        pages = np.zeros((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
-        pages[FILE_START], pages[NUM_BYTES] = starts[numbers], sizes[numbers]
-        pages[READ_START] = np.cumsum(pages[NUM_BYTES]) - pages[NUM_BYTES]
-        pages[FIRST_ROW] = rows[0, numbers]
-        pages[NUM_ROWS] = rows[1, numbers] - rows[0, numbers]
-        pages[UNWANTED_ROWS] = pages[NUM_ROWS] - list(num_wanted.values())
-        num_bytes = int(pages[NUM_BYTES].sum())
+        pages = np.zeros(numbers.size, dtype=PAGE)
+        pages["file_start"], pages["num_bytes"] = starts[numbers], sizes[numbers]
+        pages["read_start"] = np.cumsum(pages["num_bytes"]) - pages["num_bytes"]
+        pages["first_row"] = rows[0, numbers]
+        pages["num_rows"] = rows[1, numbers] - rows[0, numbers]
+        pages["unwanted_rows"] = pages["num_rows"] - list(num_wanted.values())
+        num_bytes = int(pages["num_bytes"].sum())
         selection = Selection(pages, np.searchsorted(numbers, bounds), num_bytes)
         return OpenedPages(self, file, selection, apart=True).decoded_pages()
 
     def open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
         selection = self._select(rows)
-        row_counts = selection.pages[NUM_ROWS]
+        row_counts = selection.pages["num_rows"]
         if _fit_in_one_batch(file, selection, int(row_counts.sum())):
             yield OpenedPages(self, file, selection)
             return
         first_rows = np.cumsum(row_counts) - row_counts
-        batches = selection.pages[READ_START] // _BATCH_BYTES, first_rows // _BATCH_ROWS
+        batches = selection.pages["read_start"] // _BATCH_BYTES, first_rows // _BATCH_ROWS
         cuts = np.flatnonzero(np.diff(np.stack(batches)).any(axis=0)) + 1
-        for numbers in np.split(np.arange(selection.pages.shape[1]), cuts):
+        for numbers in np.split(np.arange(selection.pages.size), cuts):
             yield OpenedPages(self, file, selection.part(numbers))
 
 
@@ -260,15 +249,19 @@ class OpenedPages:
         self._bounds = bounds
         self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
-        data = read_spans(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
-        self._column_flags, self._bodies = open_bodies(data, pages, bounds, columns, apart=apart)
+        data = read_spans(file, pages["file_start"], pages["num_bytes"], num_bytes)
+        self._column_flags, target, self._bodies = open_bodies(
+            data, pages, bounds, columns, apart=apart
+        )
         self.flags = int(np.bitwise_or.reduce(self._column_flags))
         # Keep the page buffers alive: the addresses in ``pages`` point into them.
         self._buffers: list[object] = [data, *self._bodies]
         # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
         self._levels = np.empty(len(columns), dtype=np.int64)
-        self._present = np.empty(pages[NUM_ROWS].sum(), dtype=np.uint8)
-        status = row_kernels.read_pages(data, pages, bounds, columns, self._present, self._levels)
+        self._present = np.empty(pages["num_rows"].sum(), dtype=np.uint8)
+        status = row_kernels.read_pages(
+            data, target, pages, bounds, columns, self._present, self._levels
+        )
         if status < 0:
             what = "body" if status == -1 else "definition levels"
             raise FragmentUnreadable(f"the {what} of a page cannot be decoded")
@@ -284,8 +277,8 @@ class OpenedPages:
         decoded = []
         for number, column in enumerate(self._table.columns):
             start = int(self._levels[number])
-            for page in self._pages_of(number).T:
-                stop = start + int(page[NUM_ROWS])
+            for page in self._pages_of(number):
+                stop = start + int(page["num_rows"])
                 present = self._present[start:stop] if start >= 0 else None
                 decoded.append(decode_page(page, column.leaf.width, present, self._bodies))
                 start = stop if start >= 0 else start
@@ -294,10 +287,10 @@ class OpenedPages:
     def row_bounds(self) -> tuple[int, int]:
         """Return the first row of the pages of the only leaf, and the end of the last one."""
         pages = self._pages
-        return pages[FIRST_ROW, 0], pages[FIRST_ROW, -1] + pages[NUM_ROWS, -1]
+        return pages["first_row"][0], pages["first_row"][-1] + pages["num_rows"][-1]
 
     def _pages_of(self, number: int) -> np.ndarray:
-        return self._pages[:, self._bounds[number] : self._bounds[number + 1]]
+        return self._pages[self._bounds[number] : self._bounds[number + 1]]
 
     def dictionary(self, number: int) -> Dictionary:
         """Return the dictionary of a column. Its memory stays valid as long as these pages do."""
@@ -317,18 +310,16 @@ class OpenedPages:
             if not self.flags & (HAS_INDICES if are_indices else _HAS_NO_INDICES):
                 continue
             if self.flags & _HAS_NO_INDICES and self.flags & HAS_INDICES:
-                pages = np.ascontiguousarray(pages[:, _have_indices(pages) == are_indices])
+                pages = pages[_have_indices(pages) == are_indices]
             if nulls:
                 width = self._table.columns[0].leaf.width
                 _checked_count(value_kernels.check_values(pages, width, are_indices))
-            addresses, sizes = pages[BODY_ADDRESS], pages[BODY_SIZE]
-            arguments = addresses, sizes, pages[NUM_STORED], pages[FIRST_POSITION]
-            capacity = int(self._pages[NUM_ROWS].sum()) + 1
+            capacity = int(self._pages["num_rows"].sum()) + 1
             if are_indices:
                 assert hits is not None
-                parts.append(_find_indices(hits, (*arguments, pages[ENCODING]), capacity))
+                parts.append(_find_indices(hits, pages, capacity))
             else:
-                parts.append(keys.find(*arguments, capacity=capacity))
+                parts.append(keys.find(pages, capacity=capacity))
         rows = parts[0] if len(parts) == 1 else np.sort(np.concatenate([_NO_ROWS, *parts]))
         if self._levels[0] < 0 or not (rows.size or nulls):
             return rows
@@ -398,11 +389,12 @@ def open_bodies(
     columns: np.ndarray,
     *,
     apart: bool = False,
-) -> tuple[np.ndarray, list[pa.Buffer]]:
+) -> tuple[np.ndarray, int, list[pa.Buffer]]:
     """Read the headers of pages, verify checksums, and decompress what no kernel decompresses.
 
-    The parameters are those of `header_kernels.open_pages`. Return the flags of each column, and
-    the memory of all bodies that are not in ``data``. With ``apart``, each has its own memory.
+    The parameters are those of `header_kernels.open_pages`. Return the flags of each column, the
+    address for `decompression_kernels.read_bodies`, and the memory of all bodies that are not in
+    ``data``. With ``apart``, each has its own memory.
 
     Raises
     ------
@@ -416,23 +408,23 @@ def open_bodies(
     if union < 0:
         raise _refusal(flags.tolist())
     if union & HAS_CHECKSUM:
-        for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
+        for page in pages[pages["checksum"] != -1]:
             verify_checksum(data, page)
     codecs = columns[:, header_kernels.CODEC]
     # Arrow's pool reuses memory. New memory would cost more time than the decompression.
     if apart:
         is_snappy = np.repeat(codecs == SNAPPY, np.diff(bounds))
-        sizes = np.where(is_snappy, np.maximum(pages[DECOMPRESSED_SIZE], 0), 0)
+        sizes = np.where(is_snappy, np.maximum(pages["decompressed_size"], 0), 0)
         buffers = [pa.allocate_buffer(size) for size in sizes.tolist()]
-        pages[BODY_ADDRESS] = [buffer.address for buffer in buffers]
+        pages["decompressed_start"] = [buffer.address for buffer in buffers]
+        target = 0
     else:
         buffers = [pa.allocate_buffer(num_bytes)]
-        # The kernel counted the addresses from 0.
-        pages[BODY_ADDRESS] += buffers[0].address
+        target = buffers[0].address
     for number in ((codecs != 0) & (codecs != SNAPPY)).nonzero()[0].tolist():
-        part = pages[:, bounds[number] : bounds[number + 1]]
+        part = pages[bounds[number] : bounds[number + 1]]
         buffers += decompress_pages(columns[number], part, data)
-    return flags, buffers
+    return flags, target, buffers
 
 
 def _fit_in_one_batch(file: FragmentFile, selection: Selection, num_values: int) -> bool:
@@ -447,7 +439,7 @@ def is_identified(file: FragmentFile) -> bool:
 
 
 def _have_indices(pages: np.ndarray) -> np.ndarray:
-    return header_kernels.is_dictionary_encoding.py_func(pages[ENCODING])
+    return header_kernels.is_dictionary_encoding.py_func(pages["encoding"])
 
 
 def dictionary_of(file: FragmentFile, column: LeafChunk) -> Dictionary:
@@ -495,7 +487,8 @@ def read_spans(
     if file.is_local:
         # Arrow's pool reuses memory. New memory would cost more time than the read.
         data = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
-        if file.read_pieces(starts, sizes, data) != num_bytes:
+        places = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+        if file.read_pieces(*places, data) != num_bytes:
             raise FragmentUnreadable("it ends before the end of its pages")
         return data
     spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
@@ -504,14 +497,14 @@ def read_spans(
     return np.frombuffer(bytearray().join(pieces), dtype=np.uint8)
 
 
-def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], capacity: int) -> np.ndarray:
+def _find_indices(hits: np.ndarray, pages: np.ndarray, capacity: int) -> np.ndarray:
     """Return the positions of the dictionary indices that refer to a hit."""
-    if not hits.size and pages[2].any():
+    if not hits.size and pages["num_stored"].any():
         raise FragmentUnreadable("a page refers to a dictionary, but the column chunk has none")
     if not np.logical_or.reduce(hits):
         return _NO_ROWS
     out = np.empty(capacity, dtype=np.int64)
-    return out[: _checked_count(value_kernels.find_indices(*pages, hits, out))]
+    return out[: _checked_count(value_kernels.find_indices(pages, hits, out))]
 
 
 def _refusal(flags: Sequence[int]) -> FragmentUnreadable | Undecodable:

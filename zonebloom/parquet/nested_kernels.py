@@ -20,17 +20,8 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, uint8
 
-from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
-    BODY_START,
-    CHECKED_START,
-    FIRST_ROW,
-    LEVEL_BYTES,
-    NUM_ROWS,
-    NUM_STORED,
-)
 from zonebloom.parquet.page_bytes import bits_at, run_at
+from zonebloom.parquet.page_table import PAGES, STORED_PAGES
 from zonebloom.sbbf.addresses import load_32, load_64
 from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 
@@ -78,23 +69,22 @@ def _decode_levels(address, stop, max_level, out):
 @inlined
 def _strip_levels(page):
     """Return the address and size of levels at the start of a body, which is cut after them."""
-    address = np.uint64(page[BODY_ADDRESS])
+    address = np.uint64(page.address)
     num_bytes = np.int64(-1)
-    if page[BODY_SIZE] >= _LENGTH_BYTES:
+    if page.size >= _LENGTH_BYTES:
         num_bytes = np.int64(load_32(address))
-        if num_bytes > page[BODY_SIZE] - _LENGTH_BYTES:
+        if num_bytes > page.size - _LENGTH_BYTES:
             num_bytes = np.int64(-1)
         else:
-            page[BODY_ADDRESS] += _LENGTH_BYTES + num_bytes
-            page[BODY_SIZE] -= _LENGTH_BYTES + num_bytes
+            page.address += _LENGTH_BYTES + num_bytes
+            page.size -= _LENGTH_BYTES + num_bytes
     return address + np.uint64(_LENGTH_BYTES), num_bytes
 
 
 @kernel(
     int64(
         readonly(uint8),
-        int64[:, ::1],
-        readonly(int64),
+        PAGES,
         int64,
         readonly(int64),
         uint8[::1],
@@ -103,29 +93,27 @@ def _strip_levels(page):
         int64[:, ::1],
     )
 )
-def read_levels(
-    data, pages, num_rows, max_level, item_levels, definitions, repetitions, present, counts
-):
+def read_levels(data, pages, max_level, item_levels, definitions, repetitions, present, counts):
     """Decode the levels of the pages of a column, one page after another.
 
     ``present`` says for each slot whether it holds a value. ``item_levels[i]`` is the definition
     level from which a list of repetition level i has an item. That of level 0 is 0. If the column
-    is not repeated, ``repetitions`` is empty. Page i must begin with a row and have ``num_rows[i]``
-    rows. If this is -1, pages may begin inside a row, except the first one. In each page, FIRST_ROW
-    becomes the number of its first slot, NUM_STORED is set, and the levels are cut off the body.
-    ``counts[i, j]`` is increased by the number of slots with repetition level i and definition
-    level j. Return the number of slots without a value, or -1.
+    is not repeated, ``repetitions`` is empty. A page must begin with a row and have ``num_rows``
+    rows. If this is -1, pages may begin inside a row, except the first one. In each page,
+    ``first_slot`` and ``num_stored`` are set, and the levels are cut off the body. ``counts[i, j]``
+    is increased by the number of slots with repetition level i and definition level j. Return the
+    number of slots without a value, or -1.
     """
     base = nulls = 0
     max_repetition = item_levels.shape[0] - 1
-    for i in range(pages.shape[1]):
-        page = pages[:, i]
-        size = page[NUM_ROWS]
+    for i in range(pages.shape[0]):
+        page = pages[i]
+        size, num_rows = page.num_slots, page.num_rows
         if size < 0 or size > present.shape[0] - base:
             return -1
-        levels = np.uint64(data.ctypes.data) + np.uint64(page[CHECKED_START])
-        is_apart = page[LEVEL_BYTES] >= 0
-        num_bytes = page[LEVEL_BYTES] if max_repetition else 0
+        levels = np.uint64(data.ctypes.data) + np.uint64(page.checked_start)
+        is_apart = page.level_bytes >= 0
+        num_bytes = page.level_bytes if max_repetition else 0
         if max_repetition:
             address = levels
             if not is_apart:
@@ -139,9 +127,9 @@ def read_levels(
             for j in range(size):
                 count += np.int64(page_levels[j] == 0)
             begins_inside = size > 0 and page_levels[0] != 0
-            if begins_inside and (base == 0 or num_rows[i] >= 0):
+            if begins_inside and (base == 0 or num_rows >= 0):
                 return -1
-            if num_rows[i] >= 0 and count != num_rows[i]:
+            if num_rows >= 0 and count != num_rows:
                 return -1
         stored = size
         if not max_level:
@@ -149,7 +137,7 @@ def read_levels(
         else:
             if is_apart:
                 address = levels + np.uint64(num_bytes)
-                num_bytes = page[BODY_START] - page[CHECKED_START] - num_bytes
+                num_bytes = page.body_start - page.checked_start - num_bytes
             else:
                 address, num_bytes = _strip_levels(page)
             page_levels = definitions[base : base + size]
@@ -177,7 +165,7 @@ def read_levels(
             else:
                 for j in range(size):
                     counts[0, page_levels[j]] += 1
-        page[FIRST_ROW], page[NUM_STORED] = base, stored
+        page.first_slot, page.num_stored = base, stored
         nulls += size - stored
         base += size
     return nulls
@@ -203,9 +191,7 @@ def _skip_rows(repetitions, slot, end, row, next_row):
 
 @kernel(
     types.UniTuple(int64, 2)(
-        readonly(int64, 2),
-        readonly(int64),
-        readonly(int64),
+        STORED_PAGES,
         readonly(int64),
         int64,
         uint8[::1],
@@ -213,13 +199,11 @@ def _skip_rows(repetitions, slot, end, row, next_row):
         int64[::1],
     )
 )
-def select_slots(
-    pages, first_rows, num_rows, rows, min_definition, definitions, repetitions, slots
-):
+def select_slots(pages, rows, min_definition, definitions, repetitions, slots):
     """Keep only the levels of the slots of some rows, which are ascending.
 
-    Page i begins with row ``first_rows[i]``, or inside a row if ``num_rows[i]`` is -1. The kept
-    levels move to the front. Levels are empty if they are all 0. ``slots`` receives the slots from
+    A page begins with ``first_row``, or inside a row if its ``num_rows`` is -1. The kept levels
+    move to the front. Levels are empty if they are all 0. ``slots`` receives the slots from
     ``min_definition`` on, which are those that the array of the leaf has. Return how many levels
     are kept, or -1 if a row is missing, and the number of these slots.
     """
@@ -227,10 +211,10 @@ def select_slots(
     kept = num_slots = which = num_found = 0
     row = np.int64(-1)
     is_wanted = False
-    for i in range(pages.shape[1]):
-        begin, end = pages[FIRST_ROW, i], pages[FIRST_ROW, i] + pages[NUM_ROWS, i]
-        if num_rows[i] >= 0:
-            row = first_rows[i] - 1
+    for i in range(pages.shape[0]):
+        begin, end = pages[i].first_slot, pages[i].first_slot + pages[i].num_slots
+        if pages[i].num_rows >= 0:
+            row = pages[i].first_row - 1
             is_wanted = False
         slot = next_skip = begin
         while slot < end:

@@ -26,18 +26,9 @@ from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.dictionaries import Dictionary, copied_texts
 from zonebloom.parquet.file_layout import ColumnChunk, FilePages
 from zonebloom.parquet.header_kernels import (
-    BODY_SIZE,
-    ENCODING,
-    FILE_START,
-    FIRST_ROW,
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
     HAS_PLAIN,
-    NUM_BYTES,
-    NUM_ROWS,
-    NUM_STORED,
-    PAGE_FIELDS,
-    READ_START,
 )
 from zonebloom.parquet.leaf_reader import cached_dictionary, open_bodies, read_spans
 from zonebloom.parquet.leaf_type import (
@@ -51,6 +42,7 @@ from zonebloom.parquet.leaf_type import (
 )
 from zonebloom.parquet.nested_schema import Node
 from zonebloom.parquet.page_headers import follow_headers
+from zonebloom.parquet.page_table import PAGE
 from zonebloom.storage.random_access import FragmentFile
 
 _CONTRADICTION = "the levels of a page contradict one another"
@@ -75,12 +67,13 @@ class NestedReader:
             for name, tree in trees.items()
             for number in tree.leaves
         }
-        places = np.concatenate([part.pages[[FILE_START, NUM_BYTES]] for part in parts.values()], 1)
+        pages = np.concatenate([part.pages for part in parts.values()])
+        places = pages["file_start"], pages["num_bytes"]
         data = read_spans(self._file, *places, num_bytes=int(places[1].sum()))
         pieces: dict[int, np.ndarray] = {}
         start = 0
         for number, part in parts.items():
-            stop = start + int(part.pages[NUM_BYTES].sum())
+            stop = start + int(part.pages["num_bytes"].sum())
             pieces[number] = data[start:stop]
             start = stop
         row_numbers = rows.rows()
@@ -111,8 +104,8 @@ class NestedReader:
         locations = self._pages.locations(self._row_group, number)
         if locations is None:
             self.whole_chunks[name] = "page locations are not known"
-            pages = np.zeros((PAGE_FIELDS, 1), dtype=np.int64)
-            pages[FILE_START], pages[NUM_BYTES] = chunk.start, chunk.stop - chunk.start
+            pages = np.zeros(1, dtype=PAGE)
+            pages["file_start"], pages["num_bytes"] = chunk.start, chunk.stop - chunk.start
             return _ChunkPart(chunk, pages, is_located=False)
         if locations.starts.size == 1:
             self.whole_chunks.setdefault(name, "it is one page")
@@ -142,11 +135,11 @@ class NestedReader:
                     f"pages have {first_rows[-1]} rows, their row group {num_rows}"
                 )
             pages = _choose_pages(starts, sizes, first_rows, rows)
-            pages[READ_START] = pages[FILE_START]
+            pages["read_start"] = pages["file_start"]
         else:
             # A page of version 1 may begin inside a row, so decode the levels of all pages.
-            pages = np.zeros((PAGE_FIELDS, starts.size), dtype=np.int64)
-            pages[READ_START], pages[NUM_BYTES], pages[NUM_ROWS] = starts, sizes, -1
+            pages = np.zeros(starts.size, dtype=PAGE)
+            pages["read_start"], pages["num_bytes"], pages["num_rows"] = starts, sizes, -1
         # The dictionary, if there is one, is the first page.
         data_start, dictionary = chunk.start, None
         if walked[2, 0] < 0:
@@ -163,9 +156,8 @@ class _ChunkPart(NamedTuple):
     Attributes
     ----------
     chunk : ColumnChunk
-    pages : int64 array, shape (header_kernels.PAGE_FIELDS, m)
-        The places and rows of the pages, as `row_kernels.choose_pages` returns them. If the chunk
-        is not located, it is one piece.
+    pages : array of page_table.PAGE
+        The places and rows of the pages. If the chunk is not located, it is one piece.
     is_located : bool
         Whether the page locations are known.
     num_rows : int
@@ -199,26 +191,24 @@ class _OpenedLeaf:
         chunk, pages = part.chunk, part.pages
         max_level, max_repetition = node.max_definition, node.repetition
         description = np.array([[max_level, chunk.codec, 0, max_repetition, 0]])
-        self._bounds = np.array([0, pages.shape[1]])
-        first_rows, num_rows = pages[FIRST_ROW].copy(), pages[NUM_ROWS].copy()
-        flags, buffers = open_bodies(data, pages, self._bounds, description)
+        self._bounds = np.array([0, pages.size])
+        flags, target, buffers = open_bodies(data, pages, self._bounds, description)
         self._flags = int(flags[0])
         # Keep the page buffers alive: the addresses in the table of pages point into them.
         self._buffers: list[object] = [data, *buffers]
-        num_slots = int(pages[NUM_ROWS].sum())
+        num_slots = int(pages["num_slots"].sum())
         if num_slots > chunk.num_values:
             raise FragmentUnreadable("pages have more values than their column chunk")
-        if read_bodies(data, pages, self._bounds, description) < 0:
+        if read_bodies(data, target, pages, self._bounds, description) < 0:
             raise FragmentUnreadable("the body of a page cannot be decoded")
         definitions = np.empty(num_slots if max_level else 0, dtype=np.uint8)
         repetitions = np.empty(num_slots if max_repetition else 0, dtype=np.uint8)
         self._present = np.empty(num_slots, dtype=np.uint8)
         self._counts = np.zeros((max_repetition + 1, max_level + 1), dtype=np.int64)
-        self._covered_rows = _covered_rows(first_rows, num_rows)
+        self._covered_rows = _covered_rows(pages["first_row"], pages["num_rows"])
         self.num_nulls = nested_kernels.read_levels(
             data,
             pages,
-            num_rows,
             max_level,
             np.array(node.item_levels),
             definitions,
@@ -229,7 +219,7 @@ class _OpenedLeaf:
         if self.num_nulls < 0:
             # Levels are damaged, or contradict one another. pyarrow decides what they mean.
             raise Undecodable
-        if part.num_rows and num_rows[0] < 0:
+        if part.num_rows and pages["num_rows"][0] < 0:
             num_found = repetitions.size - np.count_nonzero(repetitions)
             if num_found != part.num_rows:
                 raise FragmentUnreadable(
@@ -238,7 +228,7 @@ class _OpenedLeaf:
         slots = np.empty(num_slots, dtype=np.int64)
         minimum = node.min_definition
         kept, count = nested_kernels.select_slots(
-            pages, first_rows, num_rows, rows, minimum, definitions, repetitions, slots
+            pages, rows, minimum, definitions, repetitions, slots
         )
         if kept < 0:
             raise FragmentUnreadable("rows are missing in the pages of a column chunk")
@@ -302,8 +292,8 @@ class _OpenedLeaf:
 
             self._buffers += convert_pages(leaf, pages, self._buffers)
         if leaf.width:
-            is_plain = pages[ENCODING] == header_kernels.PLAIN
-            has_other_size = pages[NUM_STORED] * leaf.width != pages[BODY_SIZE]
+            is_plain = pages["encoding"] == header_kernels.PLAIN
+            has_other_size = pages["num_stored"] * leaf.width != pages["size"]
             if (is_plain & has_other_size).any():
                 # Levels that are damaged may claim fewer values than there are.
                 raise Undecodable
@@ -390,7 +380,7 @@ def _choose_pages(
     places = np.ascontiguousarray(starts), np.ascontiguousarray(sizes), page_rows, bounds
     pages, *_ = row_kernels.choose_pages(*places, rows.starts, rows.stops, NO_DECODED_PAGES)
     # Only flat columns leave out the values of unwanted rows.
-    pages[header_kernels.UNWANTED_ROWS] = 0
+    pages["unwanted_rows"] = 0
     return pages
 
 

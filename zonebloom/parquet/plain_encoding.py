@@ -11,7 +11,6 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import delta_encoding_kernels as delta_kernels
 from zonebloom.parquet import header_kernels, row_kernels
-from zonebloom.parquet.header_kernels import BODY_ADDRESS, BODY_SIZE, ENCODING, NUM_STORED
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     BYTE_ARRAY,
@@ -33,18 +32,19 @@ def convert_pages(leaf: LeafType, pages: np.ndarray, owner: object) -> list[np.n
     ones alive. Return the arrays that hold the new ones. Dictionary indices stay as they are.
     """
     is_boolean = leaf.physical_type == BOOLEAN
-    has_indices = header_kernels.is_dictionary_encoding.py_func(pages[ENCODING])
-    is_ready = (pages[ENCODING] == header_kernels.PLAIN) | has_indices
+    has_indices = header_kernels.is_dictionary_encoding.py_func(pages["encoding"])
+    is_ready = (pages["encoding"] == header_kernels.PLAIN) | has_indices
     bodies = []
-    for page in range(pages.shape[1]):
+    for page in range(pages.size):
         if is_ready[page] and not is_boolean:
             continue
-        address, size, count = pages[[BODY_ADDRESS, BODY_SIZE, NUM_STORED], page].tolist()
+        address, size = int(pages["address"][page]), int(pages["size"][page])
+        count = int(pages["num_stored"][page])
         body = np.frombuffer(pa.foreign_buffer(address, size, owner), dtype=np.uint8)
-        plain = to_plain(leaf, int(pages[ENCODING, page]), body, count)
+        plain = to_plain(leaf, int(pages["encoding"][page]), body, count)
         bodies.append(plain)
-        pages[BODY_ADDRESS, page], pages[BODY_SIZE, page] = plain.ctypes.data, plain.size
-        pages[ENCODING, page] = header_kernels.PLAIN
+        pages["address"][page], pages["size"][page] = plain.ctypes.data, plain.size
+        pages["encoding"][page] = header_kernels.PLAIN
     return bodies
 
 

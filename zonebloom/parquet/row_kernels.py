@@ -10,31 +10,16 @@ from numba import int64, types, uint8, uint64
 
 from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
-    CHECKED_START,
-    ENCODING,
-    FILE_START,
-    FIRST_POSITION,
-    FIRST_ROW,
-    IS_DECODED,
-    LEVEL_BYTES,
     MAX_LEVEL,
-    NUM_BYTES,
-    NUM_ROWS,
-    NUM_STORED,
     NUMBER,
-    PAGE_FIELDS,
     PRESENT,
-    PRESENT_ADDRESS,
-    READ_START,
     STARTS,
-    UNWANTED_ROWS,
     VALUE_ENCODING,
     VALUE_WIDTH,
     VALUES,
 )
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at
+from zonebloom.parquet.page_table import PAGE, PAGES, STORED_PAGES
 from zonebloom.sbbf.addresses import load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
@@ -94,12 +79,13 @@ def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, p
         if not width:
             begin = np.int64(load_32(starts + np.uint64(4 * position))) - 4
             end = np.int64(load_32(starts + np.uint64(4 * next_position))) - 4
-        page = pages[:, size]
-        page[IS_DECODED], page[NUM_BYTES], page[READ_START], page[FILE_START] = 1, 0, 0, 0
-        page[FIRST_ROW], page[NUM_ROWS], page[UNWANTED_ROWS] = first_row + first, stop - first, 0
-        page[ENCODING], page[NUM_STORED] = decoded[VALUE_ENCODING], next_position - position
-        page[BODY_ADDRESS], page[BODY_SIZE] = np.int64(values) + begin, end - begin
-        page[PRESENT_ADDRESS] = np.int64(present) + first if present else 0
+        page = pages[size]
+        page.is_decoded, page.num_bytes, page.read_start, page.file_start = 1, 0, 0, 0
+        page.first_row, page.num_rows, page.unwanted_rows = first_row + first, stop - first, 0
+        page.first_slot, page.num_slots = first_row + first, stop - first
+        page.encoding, page.num_stored = decoded[VALUE_ENCODING], next_position - position
+        page.address, page.size = np.int64(values) + begin, end - begin
+        page.present = np.int64(present) + first if present else 0
         position = next_position
         num_rows += stop - first
         size += 1
@@ -107,7 +93,7 @@ def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, p
 
 
 @kernel(
-    types.Tuple((int64[:, ::1], int64[::1], int64, int64))(
+    types.Tuple((PAGES, int64[::1], int64, int64))(
         readonly(int64),
         readonly(int64),
         readonly(int64, 2),
@@ -131,7 +117,7 @@ def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops, decoded
     found = np.empty((2, starts.shape[0]), dtype=np.int64)
     count = find_pages(rows, bounds, range_starts, range_stops, found)
     capacity = count + decoded.shape[0] * range_starts.shape[0]
-    pages = np.empty((PAGE_FIELDS, capacity), dtype=np.int64)
+    pages = np.empty(capacity, dtype=PAGE)
     table_bounds = np.zeros(bounds.shape[0], dtype=np.int64)
     size = num_bytes = num_rows = column = next_decoded = 0
     for i in range(count):
@@ -147,17 +133,15 @@ def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops, decoded
             num_rows += num_added
             next_decoded += 1
             continue
-        pages[FILE_START, size], pages[NUM_BYTES, size] = starts[page], sizes[page]
-        pages[READ_START, size], pages[IS_DECODED, size] = num_bytes, 0
-        pages[FIRST_ROW, size], pages[NUM_ROWS, size] = first_row, stop_row - first_row
-        pages[UNWANTED_ROWS, size] = max(stop_row - wanted_stop, 0)
+        pages[size].file_start, pages[size].num_bytes = starts[page], sizes[page]
+        pages[size].read_start, pages[size].is_decoded = num_bytes, 0
+        pages[size].first_row, pages[size].num_rows = first_row, stop_row - first_row
+        pages[size].unwanted_rows = max(stop_row - wanted_stop, 0)
         num_bytes += sizes[page]
         num_rows += stop_row - first_row
         size += 1
     table_bounds[column + 1 :] = size
-    if size < capacity:
-        pages = np.ascontiguousarray(pages[:, :size])
-    return pages, table_bounds, num_bytes, num_rows
+    return pages[:size], table_bounds, num_bytes, num_rows
 
 
 @kernel(int64(readonly(int64), readonly(int64), int64[::1]))
@@ -216,78 +200,79 @@ def _read_levels(address, stop, max_level, present):
 @kernel(
     int64(
         readonly(uint8),
-        int64[:, ::1],
+        uint64,
+        PAGES,
         readonly(int64),
         readonly(int64, 2),
         uint8[::1],
         int64[::1],
     )
 )
-def read_pages(data, pages, bounds, columns, present, levels):
+def read_pages(data, target, pages, bounds, columns, present, levels):
     """Decompress the bodies of pages, and read their definition levels.
 
     Return 0, or -1 if a body cannot be decompressed, or -2 if levels are damaged. ``present`` is
     set for each row that holds a value, for one optional column after another, but not for unwanted
-    rows of a page with UNWANTED_ROWS. ``levels`` is set to the start of each column in ``present``,
-    or -1 if it has no null. In each page, NUM_STORED and FIRST_POSITION are set. If a column has no
-    null, positions and rows are the same. If the levels precede the values in a page body, its
-    address and size are changed to exclude them. The other parameters are those of
-    `header_kernels.open_pages`.
+    rows of a page. ``levels`` is set to the start of each column in ``present``, or -1 if it has no
+    null. In each page, all fields for values are set. If levels precede the values in its body,
+    the address and size exclude them. The other parameters are those of
+    `decompression_kernels.read_bodies`.
     """
-    if read_bodies(data, pages, bounds, columns) < 0:
+    if read_bodies(data, target, pages, bounds, columns) < 0:
         return -1
     base = 0
     for column in range(bounds.shape[0] - 1):
-        first, stop = bounds[column], bounds[column + 1]
+        max_level = columns[column, MAX_LEVEL]
         levels[column] = base
         nulls = 0
-        for page in range(first, stop):
-            num_rows = pages[NUM_ROWS, page]
-            num_wanted = num_rows - pages[UNWANTED_ROWS, page]
-            if not pages[IS_DECODED, page]:
-                pages[NUM_STORED, page] = num_wanted
-            if not columns[column, MAX_LEVEL]:
+        for i in range(bounds[column], bounds[column + 1]):
+            page = pages[i]
+            num_rows = page.num_rows
+            page.first_slot, page.num_slots = page.first_row, num_rows
+            num_wanted = num_rows - page.unwanted_rows
+            if not page.is_decoded:
+                page.num_stored = num_wanted
+            if not max_level:
                 continue
             if num_rows < 0 or num_rows > present.shape[0] - base:
                 return -2
-            if pages[IS_DECODED, page]:
-                if pages[PRESENT_ADDRESS, page]:
-                    target = np.uint64(present.ctypes.data) + np.uint64(base)
-                    copy_bytes(target, np.uint64(pages[PRESENT_ADDRESS, page]), num_rows)
-                else:
-                    present[base : base + num_rows] = 1
-                nulls += num_rows - pages[NUM_STORED, page]
-                base += num_rows
+            page_present = present[base : base + num_rows]
+            base += num_rows
+            if page.is_decoded:
+                page_present[:] = 1
+                if page.present:
+                    copy_bytes(
+                        np.uint64(page_present.ctypes.data), np.uint64(page.present), num_rows
+                    )
+                nulls += num_rows - page.num_stored
                 continue
-            if pages[LEVEL_BYTES, page] < 0:
-                if pages[BODY_SIZE, page] < 4:
+            if page.level_bytes < 0:
+                if page.size < 4:
                     return -2
-                address = np.uint64(pages[BODY_ADDRESS, page])
+                address = np.uint64(page.address)
                 num_bytes = np.int64(load_32(address))
-                if num_bytes > pages[BODY_SIZE, page] - 4:
+                if num_bytes > page.size - 4:
                     return -2
                 address += np.uint64(4)
-                pages[BODY_ADDRESS, page] += 4 + num_bytes
-                pages[BODY_SIZE, page] -= 4 + num_bytes
+                page.address += 4 + num_bytes
+                page.size -= 4 + num_bytes
             else:
-                num_bytes = pages[LEVEL_BYTES, page]
-                address = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED_START, page])
-            page_present = present[base : base + num_rows]
-            count = _read_levels(address, num_bytes, columns[column, MAX_LEVEL], page_present)
+                num_bytes = page.level_bytes
+                address = np.uint64(data.ctypes.data) + np.uint64(page.checked_start)
+            count = _read_levels(address, num_bytes, max_level, page_present)
             if count < 0:
                 return -2
             nulls += num_rows - count
-            for i in range(num_wanted, num_rows):
-                count -= np.int64(page_present[i])
-                page_present[i] = 0
-            pages[NUM_STORED, page] = count
-            base += num_rows
+            for row in range(num_wanted, num_rows):
+                count -= np.int64(page_present[row])
+                page_present[row] = 0
+            page.num_stored = count
         if not nulls:
             levels[column] = -1
         position = 0
-        for page in range(first, stop):
-            pages[FIRST_POSITION, page] = position if nulls else pages[FIRST_ROW, page]
-            position += pages[NUM_STORED, page]
+        for i in range(bounds[column], bounds[column + 1]):
+            pages[i].first_position = position if nulls else pages[i].first_slot
+            position += pages[i].num_stored
     return 0
 
 
@@ -297,7 +282,7 @@ def read_booleans(address, stop, values):
     return _read_levels(address, stop, 1, values)
 
 
-@kernel(int64(readonly(uint8), readonly(int64, 2), readonly(int64), int64, int64[::1]))
+@kernel(int64(readonly(uint8), STORED_PAGES, readonly(int64), int64, int64[::1]))
 def rows_of_values(present, pages, positions, nulls, out):
     """Convert positions of stored values, ascending, to rows. With ``nulls``, add the null rows.
 
@@ -305,8 +290,8 @@ def rows_of_values(present, pages, positions, nulls, out):
     another, whether it holds a value.
     """
     count = next_position = num_values = i = 0
-    for page in range(pages.shape[1]):
-        first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
+    for page in range(pages.shape[0]):
+        first_row, num_rows = pages[page].first_slot, pages[page].num_slots
         if num_rows > present.shape[0] - i or num_rows > out.shape[0] - count:
             return -1
         for row in range(num_rows):

@@ -9,14 +9,11 @@ import numpy as np
 from numba import int64, uint64
 
 from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
-    ENCODING,
-    NUM_STORED,
     PLAIN,
     is_dictionary_encoding,
 )
 from zonebloom.parquet.page_bytes import bits_at, byte_at, run_at, text_at
+from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.sbbf.addresses import load_64
 from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 from zonebloom.sbbf.xxh64 import hash_memory
@@ -57,14 +54,13 @@ def _is_less(address, length, other_address, other_length):
     return length < other_length
 
 
-@kernel(int64(readonly(int64, 2), readonly(uint64), uint64[::1], int64[::1]))
+@kernel(int64(STORED_PAGES, readonly(uint64), uint64[::1], int64[::1]))
 def hash_stored_texts(pages, dictionary_hashes, out, ends):
     """Hash the stored strings of pages, one after another.
 
     Parameters
     ----------
-    pages : int64 array, shape (header_kernels.PAGE_FIELDS, n)
-        The table of pages that `row_kernels.read_pages` filled.
+    pages : array of page_table.PAGE
     dictionary_hashes : uint64 array
         The hashes of the strings of the dictionary.
     out : uint64 array
@@ -82,9 +78,9 @@ def hash_stored_texts(pages, dictionary_hashes, out, ends):
     if ends[MIN_ADDRESS]:
         least = _prefix(np.uint64(ends[MIN_ADDRESS]), ends[MIN_LENGTH])
         greatest = _prefix(np.uint64(ends[MAX_ADDRESS]), ends[MAX_LENGTH])
-    for page in range(pages.shape[1]):
-        address, size = np.uint64(pages[BODY_ADDRESS, page]), pages[BODY_SIZE, page]
-        count, encoding = pages[NUM_STORED, page], pages[ENCODING, page]
+    for page in range(pages.shape[0]):
+        address, size = np.uint64(pages[page].address), pages[page].size
+        count, encoding = pages[page].num_stored, pages[page].encoding
         if count < 0 or count > out.shape[0] - used:
             return np.int64(-1)
         if count == 0:

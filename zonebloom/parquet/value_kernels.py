@@ -1,9 +1,7 @@
 """Kernels that find keys among the values of pages, and take the values of selected rows.
 
-Pages may lie anywhere in memory. The kernels that find keys get for each page its address, its
-size, the count of the values that it stores, and the position of the first one among all stored
-values. The other kernels get the table of pages. No byte of a page is trusted: kernels return -1 if
-the bytes run out or contradict one another.
+Pages may lie anywhere in memory. No byte of a page is trusted: kernels return -1 if the bytes run
+out or contradict one another.
 
 Source: Encodings.md of the Parquet format.
 """
@@ -14,22 +12,15 @@ import numpy as np
 from numba import int32, int64, uint8, uint32, uint64
 
 from zonebloom.parquet.header_kernels import (
-    BODY_ADDRESS,
-    BODY_SIZE,
     DECODED_INDICES,
-    ENCODING,
-    FIRST_ROW,
-    NUM_ROWS,
-    NUM_STORED,
     WIDTH,
     is_dictionary_encoding,
 )
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
+from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.sbbf.addresses import copy_4, copy_8, load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
-# Types of the arguments that describe pages: addresses, sizes, counts and first positions.
-PAGE_TYPES = (readonly(int64), readonly(int64), readonly(int64), readonly(int64))
 # Positions of the description of a dictionary: the addresses of its page and of the string offsets
 # in that, and its number of entries.
 DICTIONARY, OFFSETS, NUM_ENTRIES = range(3)
@@ -56,40 +47,40 @@ def _index_run_at(address, offset, size, width, max_values, encoding):
     return run_at(address, offset, size, width, max_values)
 
 
-@kernel(int64(*PAGE_TYPES, readonly(int64), readonly(uint8), int64[::1]))
-def find_indices(addresses, sizes, counts, first_positions, encodings, hits_of, positions):
+@kernel(int64(STORED_PAGES, readonly(uint8), int64[::1]))
+def find_indices(pages, hits_of, positions):
     """Write the positions of the dictionary indices that are hits. Return their number, or -1.
 
     ``hits_of`` says for each entry of the dictionary whether it is a hit.
     """
     hits = 0
-    for page in range(addresses.shape[0]):
-        address, stop = np.uint64(addresses[page]), sizes[page]
-        count, base = counts[page], first_positions[page]
+    for i in range(pages.shape[0]):
+        address, stop, encoding = np.uint64(pages[i].address), pages[i].size, pages[i].encoding
+        count, base = pages[i].num_stored, pages[i].first_position
         if count == 0:
             continue
         if stop < 1 or hits + count > positions.shape[0]:
             return -1
-        width, offset = _begin_indices(address, encodings[page])
+        width, offset = _begin_indices(address, encoding)
         if width > 32:
             return -1
         num_read = 0
         while num_read < count:
             run, index, begin, offset = _index_run_at(
-                address, offset, stop, width, count - num_read, encodings[page]
+                address, offset, stop, width, count - num_read, encoding
             )
             if run < 0 or index >= hits_of.shape[0]:
                 return -1
             if index < 0:
-                for i in range(run):
-                    index = np.int64(bits_at(address, begin * 8 + i * width, width, stop))
+                for j in range(run):
+                    index = np.int64(bits_at(address, begin * 8 + j * width, width, stop))
                     if index >= hits_of.shape[0]:
                         return -1
-                    positions[hits] = base + num_read + i
+                    positions[hits] = base + num_read + j
                     hits += np.int64(hits_of[index])
             elif hits_of[index]:
-                for i in range(run):
-                    positions[hits + i] = base + num_read + i
+                for j in range(run):
+                    positions[hits + j] = base + num_read + j
                 hits += run
             num_read += run
     return hits
@@ -134,15 +125,15 @@ def _copy_value(target, source, width):
         copy_bytes(target, source, width)
 
 
-@kernel(int64(readonly(int64, 2), int64, int64))
+@kernel(int64(STORED_PAGES, int64, int64))
 def check_values(pages, width, are_indices):
     """Return 0 if pages have as many values or dictionary indices as they claim, else -1."""
     nothing = np.empty(0, dtype=np.int64)
-    for page in range(pages.shape[1]):
-        address = np.uint64(pages[BODY_ADDRESS, page])
-        size, count = pages[BODY_SIZE, page], pages[NUM_STORED, page]
+    for page in range(pages.shape[0]):
+        address = np.uint64(pages[page].address)
+        size, count = pages[page].size, pages[page].num_stored
         if are_indices:
-            if _indices(address, size, count, pages[ENCODING, page], nothing, 0) < 0:
+            if _indices(address, size, count, pages[page].encoding, nothing, 0) < 0:
                 return -1
         elif width:
             if count * width > size:
@@ -159,7 +150,7 @@ def check_values(pages, width, are_indices):
 
 @kernel(
     int64(
-        readonly(int64, 2),
+        STORED_PAGES,
         readonly(int64),
         readonly(int64, 2),
         readonly(int64),
@@ -189,8 +180,8 @@ def take_values(
     """
     num_bytes = next_fixed = next_text = 0
     max_rows = 0
-    for page in range(pages.shape[1]):
-        max_rows = max(max_rows, pages[NUM_ROWS, page])
+    for page in range(pages.shape[0]):
+        max_rows = max(max_rows, pages[page].num_slots)
     # New memory takes longer than the loops below, so these hold the rows of one page at a time.
     positions = np.empty(min(max_rows, rows.shape[0]), dtype=np.int64)
     slots = np.empty(positions.shape[0], dtype=np.int64)
@@ -208,12 +199,12 @@ def take_values(
             return -1
         num_taken = 0
         for page in range(bounds[leaf], bounds[leaf + 1]):
-            address = np.uint64(pages[BODY_ADDRESS, page])
-            size, count = pages[BODY_SIZE, page], pages[NUM_STORED, page]
-            first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
+            address = np.uint64(pages[page].address)
+            size, count = pages[page].size, pages[page].num_stored
+            first_row, num_rows = pages[page].first_slot, pages[page].num_slots
             if optional and num_rows > present.shape[0] - level:
                 return -1
-            is_indices = is_dictionary_encoding(pages[ENCODING, page])
+            is_indices = is_dictionary_encoding(pages[page].encoding)
             num_positions = row = num_values = 0
             num_taken_before = num_taken
             last = num_taken + num_rows - 1
@@ -255,7 +246,7 @@ def take_values(
             if num_taken == num_taken_before:
                 continue
             if is_indices:
-                encoding = pages[ENCODING, page]
+                encoding = pages[page].encoding
                 if _indices(address, size, count, encoding, positions, num_positions) < 0:
                     return -1
                 source = np.uint64(dictionaries[leaf, DICTIONARY])
