@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
-from zonebloom.catalog.locate import locate_catalog
+from zonebloom.catalog.place import locate_catalog
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import InvalidArgument, without_secrets
 from zonebloom.facade.engine import active_spark_session

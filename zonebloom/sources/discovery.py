@@ -192,7 +192,6 @@ class _Discovery:
                 path.rstrip("/") if path in folders else posixpath.dirname(path) for path in paths
             )
         source = self.open_files(filesystem, files, root, base)
-        refuse_tables(filesystem, source.root)
         refuse_tables(filesystem, source.root, [fragment.path for fragment in source.fragments])
         return replace(source, has_listed_folders=bool(folders))
 

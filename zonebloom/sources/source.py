@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -16,7 +16,6 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.paths import key_below
 from zonebloom.storage.store import Store, store_of
 
 if TYPE_CHECKING:
@@ -117,7 +116,8 @@ class Source:
 
     def with_paths_as_keys(self) -> Source:
         """Return the same source with the whole path of each fragment as its key."""
-        return self._with_keys(lambda path: path)
+        fragments = tuple(fragment._replace(key=fragment.path) for fragment in self.fragments)
+        return replace(self, fragments=fragments)
 
     def with_absolute_paths(self) -> Source:
         """Return the same files by paths that do not depend on the working directory."""
@@ -129,14 +129,6 @@ class Source:
             fragment._replace(path=absolute_path(fragment.path)) for fragment in self.fragments
         )
         return replace(self, root=root, fragments=fragments)
-
-    def with_keys_below_root(self) -> Source:
-        """Return the same source with paths below the root as keys, so that the root can move."""
-        return self._with_keys(lambda path: key_below(path, self.root))
-
-    def _with_keys(self, key: Callable[[str], str]) -> Source:
-        fragments = tuple(fragment._replace(key=key(fragment.path)) for fragment in self.fragments)
-        return replace(self, fragments=fragments)
 
     def path_of(self, key: str) -> str:
         """Return the path of a file by its catalog key, also of a file of another dataset."""

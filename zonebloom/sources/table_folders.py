@@ -102,23 +102,16 @@ def _load_iceberg(path: str) -> Any:
         return StaticTable.from_metadata(path)
 
 
-def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str] = ()) -> None:
-    """Raise `SourceError` if a folder lies in a Delta, Iceberg or Hudi table, or contains one.
-
-    Without files, check the folder and the folders above it. With files, check the folders between
-    the folder and the files.
-    """
+def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str]) -> None:
+    """Raise `SourceError` if files below a folder lie in a Delta, Iceberg or Hudi table."""
     folder = folder.rstrip("/") or "/"
-    if not files:
-        _refuse_table(filesystem, _markers_in(filesystem, {folder}))
-        refuse_tables_above(filesystem, folder)
-        return
     below = _folders_between(folder, files)
     if store_of(filesystem).has_round_trips:
         # Partition folders such as day=1 are not tables, so skip them. Check the top folders first.
         folders = (path for path in below if "=" not in posixpath.basename(path))
         below = set(sorted(folders, key=lambda path: path.count("/"))[:_MAX_REMOTE_FOLDERS])
-    _refuse_table(filesystem, _markers_in(filesystem, below))
+    _refuse_table(filesystem, _markers_in(filesystem, {folder, *below}))
+    refuse_tables_above(filesystem, folder)
 
 
 def refuse_tables_above(filesystem: pafs.FileSystem, folder: str) -> None:

@@ -324,9 +324,6 @@ class EncryptedFile(RandomAccessFile):
             data[start : start + size] for start, size in zip(starts, sizes.tolist(), strict=True)
         ]
 
-    def read_into(self, start: int, out: np.ndarray) -> None:
-        self.read_pieces(np.array([start]), np.array([out.nbytes]), out)
-
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
         """Read pieces into an array. Bytes past the end and of changed modules become zeros."""
         data, starts, _ = self._decrypt_ranges(offsets, offsets + sizes)

@@ -122,23 +122,6 @@ class RandomAccessFile:
             for start, stop in ranges:
                 os.posix_fadvise(self._handle, start, stop - start, _ADVISE_WILL_NEED)
 
-    def read_into(self, start: int, out: np.ndarray) -> None:
-        """Fill an array with the bytes from an offset on, and with zeros past the file's end."""
-        view = out.data.cast("B")
-        num_read = 0
-        while num_read < len(view):
-            if self.is_local:
-                count = os.preadv(self._handle, [view[num_read:]], start + num_read)
-            else:
-                data = self._read_range(start + num_read, start + len(view))
-                count = len(data)
-                view[num_read : num_read + count] = data
-            if not count:
-                view[num_read:] = bytes(len(view) - num_read)
-                break
-            num_read += count
-        self.counter.add(num_read)
-
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
         """Read pieces into an array, one after another, with zeros past the file's end.
 
