@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import posixpath
 import sys
@@ -14,7 +13,6 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 from helpers import index_folder
 
 import zonebloom as zb
@@ -205,14 +203,6 @@ def test_a_name_with_brackets_is_taken_before_a_pattern(s3):
     assert sorted(names("lake/names/*.parquet")) == ["*", "a1", "a[1]"]
 
 
-def test_a_rewritten_object_is_read_whole(indexed, s3):
-    changed = table(1).set_column(0, "id", pa.array(np.arange(ROWS) + 10**9))
-    pq.write_table(changed, "lake/data/part-1.parquet", filesystem=s3)
-    dataset = zb.dataset("lake/data", filesystem=s3)
-    with pytest.warns(StaleIndexWarning):
-        assert dataset.count_rows(filter=f"id = {10**9 + 5}") == 1
-
-
 def test_object_replaced_between_plan_and_read_is_read_whole(indexed, s3):
     scanner = indexed.scanner(filter=f"id = {ROWS + 5}")
     plan = scanner.plan()
@@ -278,54 +268,6 @@ def test_a_store_that_does_not_answer_raises(s3, endpoint):
     assert [identity is None for identity in identities(s3, paths)] == [False, True]
     with pytest.raises(FragmentUnreadable, match=r"cannot look at lake/same/a\.parquet"):
         identities(deaf, paths)
-
-
-class Listing(MemoryFileSystem):
-    """A file system that answers from a cached listing, like s3fs, and has tags."""
-
-    cachable = False
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.listed: dict[str, dict] = {}
-
-    def info(self, path, **options):
-        path = self._strip_protocol(path)
-        if path not in self.listed:
-            info = {k: v for k, v in super().info(path).items() if k != "created"}
-            if info["type"] == "file":
-                info["ETag"] = hashlib.md5(self.cat_file(path)).hexdigest()
-            self.listed[path] = info
-        return self.listed[path]
-
-    def invalidate_cache(self, path=None):
-        if path is None:
-            self.listed.clear()
-        else:
-            self.listed.pop(self._strip_protocol(path), None)
-
-
-def test_cached_listings_of_a_file_system_are_not_used():
-    store = Listing()
-
-    def write(name, seed):
-        with store.open(f"/lake/kept/{name}.parquet", "wb") as sink:
-            pq.write_table(raw(seed), sink, **PLAIN)
-
-    write("a", 0)
-    dataset = zb.dataset("/lake/kept", filesystem=store)
-    dataset.create_scalar_index("id", number_of_items=100, spark=False)
-    assert dataset.count_rows("id = 7") == 1
-    info = store.info("/lake/kept/a.parquet")
-    write("a", 1)
-    assert store.info("/lake/kept/a.parquet") is info
-    with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
-        assert dataset.count_rows("id = 1007") == 1
-    assert dataset.count_rows("id = 7") == 0
-    write("b", 2)
-    (outcome,) = dataset.optimize.optimize_indices(spark=False)
-    assert outcome.fragments_added == 2
-    assert dataset.count_rows("id = 2007") == 1
 
 
 def test_folders_of_a_table_raise(s3):

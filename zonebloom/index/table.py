@@ -189,9 +189,9 @@ class IndexTable(ABC):
         return np.flatnonzero(self.has_null)
 
     @property
-    @abstractmethod
     def loaded_bytes(self) -> int:
-        """Return the number of bytes of the file that were read so far."""
+        """Return the number of bytes of the file that were read so far, by default all."""
+        return self.num_bytes
 
     @abstractmethod
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:

@@ -93,10 +93,6 @@ class RowTable(IndexTable):
         self.has_null = to_numpy(columns[3])
 
     @property
-    def loaded_bytes(self) -> int:
-        return self.num_bytes
-
-    @property
     def num_blocks(self) -> np.ndarray:
         """Return the number of blocks of each zone's filter, uint64, shape ``(zones,)``."""
         return self._num_blocks

@@ -59,10 +59,6 @@ class ZoneMapTable(ValueTable):
         items = int(table.schema.metadata[ROWS_KEY])
         self.runs = ZoneRuns.from_zones(ids, starts, lengths, items)
 
-    @property
-    def loaded_bytes(self) -> int:
-        return self.num_bytes
-
     def zones_where_true(self, column_type: pa.DataType, leaf: ZoneMapLeaf) -> np.ndarray:
         return self.bounds.zones_where_true(column_type, leaf)
 
