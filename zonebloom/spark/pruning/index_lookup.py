@@ -6,7 +6,8 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from operator import is_
 from typing import Any, TypeVar
@@ -43,10 +44,34 @@ from zonebloom.storage.paths import absolute_path, folders_above, plain_path, sp
 from zonebloom.storage.store import store_of
 
 CachedType = TypeVar("CachedType")
-
 # The index folder of each data folder that a request has looked at, or None if there is none.
 KnownFolders = dict[tuple[str, str], str | None]
 IndexDir = str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Root:
+    """A root of files that Spark listed, with the index folders that may know files below it."""
+
+    # The path as Spark writes it, and as a path in the file system.
+    path: str
+    base: str = ""
+    filesystem: Any = None
+    # The nearest one is first.
+    folders: Sequence[str] = ()
+    # Why the path, or an index folder, cannot be opened.
+    error: Exception | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return the kind of the file system and the only index folder, or else ("", path)."""
+        if len(self.folders) != 1:
+            return "", self.path
+        return self.filesystem.type_name, self.folders[0]
+
+
+# A function that returns the root with a path. It opens each root once.
+FindRoot = Callable[[str], _Root]
 
 
 class IndexLookup:
@@ -73,21 +98,10 @@ class IndexLookup:
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip. Files are listed only if they may have an index."""
-        roots, known_folders = scan.roots, KnownFolders()
+        known_folders: KnownFolders = {}
+        find_root = cache(lambda path: self._root(path, known_folders))
         with collected_warnings() as issued_warnings:
-            if not any(self._may_know(root, known_folders) for root in roots):
-                text = f"there is no index in {roots[0]} or above" if roots else ""
-                results = [PruningResult.keep_all(Reason.NO_INDEX, text)] if roots else []
-            elif len(roots) == 1 and not self._may_know(roots[0], known_folders, scan.columns):
-                text = f"no index on {', '.join(sorted(scan.columns))}"
-                results = [PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)]
-            else:
-                groups = self._files_by_root(scan.files, roots, known_folders)
-                deleted = deleted_indices(self._spark)
-                results = [
-                    self._ask_root(root, files, scan, known_folders, deleted)
-                    for root, files in groups
-                ]
+            results = list(self._results(scan, find_root))
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
@@ -98,46 +112,37 @@ class IndexLookup:
             [*results, PruningResult(notes=tuple(damage), warnings=tuple(by_text.values()))]
         )
 
+    def _results(self, scan: JvmScan, find_root: FindRoot) -> Iterator[PruningResult]:
+        paths = scan.roots
+        if not any(root.folders or root.error for root in map(find_root, paths)):
+            if paths:
+                text = f"there is no index in {paths[0]} or above"
+                yield PruningResult.keep_all(Reason.NO_INDEX, text)
+        elif len(paths) == 1 and not self._may_have_index_on(find_root(paths[0]), scan.columns):
+            text = f"no index on {', '.join(sorted(scan.columns))}"
+            yield PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)
+        else:
+            deleted = deleted_indices(self._spark)
+            for path, files in self._files_by_root(scan.files, paths, find_root):
+                yield self._ask_root(find_root(path), files, scan, deleted)
+
     def _files_by_root(
-        self, files: ListedFiles, roots: Sequence[str], known_folders: KnownFolders
+        self, files: ListedFiles, paths: Sequence[str], find_root: FindRoot
     ) -> list[tuple[str, ListedFiles]]:
         """Return the files below each root, or below each folder in place of several roots."""
-        groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
-        folders = self._merged_roots([root for root, _ in groups], known_folders)
+        groups = self._cached(tuple(paths), (files,), lambda: files.by_root(paths))
+        folders = _merged_roots([path for path, _ in groups], find_root)
         if len(folders) == len(groups):
             return groups
         return self._cached(tuple(folders), (files,), lambda: files.by_root(folders))
 
-    def _merged_roots(self, roots: Sequence[str], known_folders: KnownFolders) -> list[str]:
-        """Return the roots, with one folder in place of those whose files only one index knows.
-
-        A glob of many folders is then asked about at once.
-        """
-        groups: dict[tuple[str, str], list[str]] = {}
-        for root in roots if len(roots) > 1 else ():
-            groups.setdefault(self._place_key(root, known_folders), []).append(root)
-        merged: list[str] = []
-        for key, group in groups.items():
-            # It compares lists item by item.
-            common_names = os.path.commonprefix([root.split("/") for root in group])  # noqa: RUF071
-            common_folder = "/".join(common_names)
-            # Without a slash it is only the scheme of a URI.
-            is_folder = "/" in common_folder and bool(split_path(common_folder)[1].strip("/"))
-            is_same_place = is_folder and key == self._place_key(common_folder, known_folders)
-            merged += [common_folder] if is_same_place else group
-        return merged or list(roots)
-
-    def _place_key(self, root: str, known_folders: KnownFolders) -> tuple[str, str]:
-        """Return the only index folder that may know a root, or else the root itself.
-
-        The kind of the file system comes first, "" for the root itself.
-        """
+    def _root(self, path: str, known_folders: KnownFolders) -> _Root:
         try:
-            filesystem, base = open_path(self._spark, root)
+            filesystem, base = open_path(self._spark, path)
             folders = self._index_folders(filesystem, base, known_folders)
-        except (ZoneBloomError, OSError, pa.ArrowException):
-            folders = []
-        return (filesystem.type_name, folders[0]) if len(folders) == 1 else ("", root)
+        except (ZoneBloomError, OSError, pa.ArrowException) as error:
+            return _Root(path, error=error)
+        return _Root(path, base, filesystem, folders)
 
     def missing_index(self) -> IndexNotUsedWarning | None:
         """Return a warning if there is no index in index_dir, because its path may be wrong."""
@@ -161,19 +166,15 @@ class IndexLookup:
         An index_dir does not tell its data folder, so the path stands for it. Raises `SourceError`.
         """
         filesystem, base = open_path(self._spark, path)
-        for folder in self._index_folders(filesystem, base, KnownFolders()):
+        for folder in self._index_folders(filesystem, base, {}):
             yield filesystem, root_of_index(filesystem, base, folder) or base, folder
 
-    def _may_know(
-        self, root: str, known_folders: KnownFolders, columns: frozenset[str] = frozenset()
-    ) -> bool:
+    def _may_have_index_on(self, root: _Root, columns: frozenset[str]) -> bool:
         """Return whether files below a root may have an index on one of the given columns."""
+        if root.error is not None:
+            return True
         try:
-            filesystem, base = open_path(self._spark, root)
-            folders = self._index_folders(filesystem, base, known_folders)
-            if not columns:
-                return bool(folders)
-            catalogs = [self._catalog(filesystem, folder) for folder in folders]
+            catalogs = [self._catalog(root.filesystem, folder) for folder in root.folders]
             indices = chain.from_iterable(catalog.latest().indices.values() for catalog in catalogs)
             paths = chain.from_iterable(map(columns_of_entry, indices))
             return any(path[0].lower() in columns for path in paths)
@@ -218,59 +219,42 @@ class IndexLookup:
         return cached[1]
 
     def _ask_root(
-        self,
-        root: str,
-        files: ListedFiles,
-        scan: JvmScan,
-        known_folders: KnownFolders,
-        deleted: DeletedIndices,
+        self, root: _Root, files: ListedFiles, scan: JvmScan, deleted: DeletedIndices
     ) -> PruningResult:
-        try:
-            filesystem, base = open_path(self._spark, root)
-        except SourceError as error:
-            text = f"no index is searched for: {error}"
-            return PruningResult.keep_all(Reason.NO_INDEX, text)
-        try:
-            place = root, base
-            catalog_files = self._catalog_files(
-                place, filesystem, files, scan.columns, known_folders, deleted
-            )
-            results = [files_of_catalog.ask(scan) for files_of_catalog in catalog_files]
-        except (ZoneBloomError, OSError, pa.ArrowException) as error:
-            return PruningResult.of_unusable_index(f"the index of {root} is not used: {error}")
-        if not results:
-            return PruningResult.keep_all(Reason.NO_INDEX, f"no index knows files of {root}")
-        return merge_results(results)
+        problem = root.error
+        if isinstance(problem, SourceError):
+            return PruningResult.keep_all(Reason.NO_INDEX, f"no index is searched for: {problem}")
+        if problem is None:
+            try:
+                catalog_files = self._catalog_files(root, files, scan.columns, deleted)
+                if catalog_files is not None:
+                    return catalog_files.ask(scan)
+                text = f"no index knows files of {root.path}"
+                return PruningResult.keep_all(Reason.NO_INDEX, text)
+            except (ZoneBloomError, OSError, pa.ArrowException) as error:
+                problem = error
+        return PruningResult.of_unusable_index(f"the index of {root.path} is not used: {problem}")
 
     def _catalog_files(
-        self,
-        place: tuple[str, str],
-        filesystem: pafs.FileSystem,
-        files: ListedFiles,
-        columns: frozenset[str],
-        known_folders: KnownFolders,
-        deleted: DeletedIndices,
-    ) -> Iterator[CatalogFiles]:
-        """Yield the files with the catalog that is used for them, if any catalog knows them.
+        self, root: _Root, files: ListedFiles, columns: frozenset[str], deleted: DeletedIndices
+    ) -> CatalogFiles | None:
+        """Return the files with the catalog that is used for them, if any catalog knows them.
 
         The first catalog with an index on one of the columns is used, or else the first one.
-        ``place`` is a root as Spark writes it, and as a path in the file system. Indices that a
-        manager of the session deleted are not used.
+        Indices that a manager of the session deleted are not used.
         """
         first = None
-        for folder in self._index_folders(filesystem, place[1], known_folders):
+        for folder in root.folders:
             try:
-                catalog = self._catalog(filesystem, folder)
-                catalog_files = self._open_files(place, catalog, files, deleted)
+                catalog = self._catalog(root.filesystem, folder)
+                catalog_files = self._open_files(root, catalog, files, deleted)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
                 warn(IndexNotUsedWarning(f"the index in {folder} is not used: {error}"))
                 continue
             if catalog_files is not None and catalog_files.has_index_on(columns):
-                yield catalog_files
-                return
+                return catalog_files
             first = first or catalog_files
-        if first is not None:
-            yield first
+        return first
 
     def _catalog(self, filesystem: pafs.FileSystem, folder: str) -> Catalog:
         """Return the cached catalog of a folder, which all queries share."""
@@ -280,22 +264,40 @@ class IndexLookup:
         return catalog
 
     def _open_files(
-        self,
-        place: tuple[str, str],
-        catalog: Catalog,
-        files: ListedFiles,
-        deleted: DeletedIndices,
+        self, root: _Root, catalog: Catalog, files: ListedFiles, deleted: DeletedIndices
     ) -> CatalogFiles | None:
         """Return the files with a catalog, or None if it knows none of them."""
-        version, (root, base) = catalog.latest(), place
+        version = catalog.latest()
         names = names_in_use(catalog, version.indices, deleted)
 
         def open_files() -> CatalogFiles | None:
-            data_folder = root_of_index(catalog.filesystem, base, catalog.folder)
-            known_files = find_known_files(version, files.paths_below(root, base), data_folder)
+            data_folder = root_of_index(catalog.filesystem, root.base, catalog.folder)
+            paths = files.paths_below(root.path, root.base)
+            known_files = find_known_files(version, paths, data_folder)
             if known_files is None:
                 return None
             indices = {name: version.indices[name] for name in names}
             return CatalogFiles(catalog, replace(version, indices=indices), known_files, files)
 
-        return self._cached((place, catalog.folder, *names), (version, files), open_files)
+        key = (root.path, root.base), catalog.folder, *names
+        return self._cached(key, (version, files), open_files)
+
+
+def _merged_roots(paths: Sequence[str], find_root: FindRoot) -> list[str]:
+    """Return the roots, with one folder in place of those whose files only one index knows.
+
+    A glob of many folders is then asked about at once.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path in paths if len(paths) > 1 else ():
+        groups.setdefault(find_root(path).place, []).append(path)
+    merged: list[str] = []
+    for place, group in groups.items():
+        # It compares lists item by item.
+        common_names = os.path.commonprefix([path.split("/") for path in group])  # noqa: RUF071
+        common_folder = "/".join(common_names)
+        # Without a slash it is only the scheme of a URI.
+        is_folder = "/" in common_folder and bool(split_path(common_folder)[1].strip("/"))
+        is_same_place = is_folder and place == find_root(common_folder).place
+        merged += [common_folder] if is_same_place else group
+    return merged or list(paths)
