@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from zonebloom.base import arguments
 from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.version_log import (
@@ -28,8 +29,10 @@ from zonebloom.catalog.version_log import (
 )
 from zonebloom.errors import (
     CorruptIndex,
+    IndexNotFound,
     IndexNotUsedWarning,
     InvalidArgument,
+    InvalidState,
     SourceError,
     ZoneBloomError,
 )
@@ -56,6 +59,18 @@ def system_path(spark: Any) -> str:
     if not path:
         path = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
     return absolute_path(plain_path(path, encoded=is_uri(path)))
+
+
+def require_name(name: Any) -> str:
+    """Return an index name, or raise `InvalidArgument` if it is not valid."""
+    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= 80
+    # In the catalog, a dot separates the name from the column, which may itself contain dots.
+    if not fits or not name.isprintable() or "/" in name or "." in name:
+        raise InvalidArgument(
+            f"{name!r} cannot name an index; give up to 80 bytes of printable characters without "
+            "'/' and '.'"
+        )
+    return name
 
 
 class State(StrEnum):
@@ -91,14 +106,17 @@ class ManagedIndex:
         return [name for name in self.indices.values() if name not in indices]
 
     def state_in(self, indices: Container[str]) -> State:
-        """Return the state, if the catalog has these indices."""
+        """Return the state of the index if its catalog has these indices."""
         if self.is_deleted:
             return State.DELETED
         return State.DOESNOTEXIST if self.missing_from(indices) else State.ACTIVE
 
 
 class Documents:
-    """The documents in a system folder, which may not exist yet, and access to their indices."""
+    """The documents in a system folder, and access to the indices that they describe.
+
+    The folder may not exist yet.
+    """
 
     def __init__(self, path: str, spark: Any = None, encryption: Encryption | None = None):
         self.path = path
@@ -155,6 +173,24 @@ class Documents:
             ) from error
         return managed
 
+    def require(self, name: str, is_deleted: bool | None = None, hint: str = "") -> ManagedIndex:
+        """Return an index. Raise `InvalidState` if ``is_deleted`` is given and does not fit."""
+        managed = self.get(require_name(name))
+        if managed is None:
+            names = [managed.name for managed in self.all()]
+            choices_text = arguments.suggest_names(name, names, "there is:")
+            raise IndexNotFound(
+                f"there is no index {name!r}; {choices_text}; indexes() describes them"
+            )
+        if is_deleted not in (None, managed.is_deleted):
+            raise InvalidState(f"index {name!r} is {self.state(managed)}: {hint}")
+        return managed
+
+    def require_indices(self, managed: ManagedIndex, step: str) -> None:
+        """Raise `IndexNotFound` if the catalog lacks one of the indices of a managed index."""
+        if missing := managed.missing_from(self.catalog(managed).latest().indices):
+            raise IndexNotFound(f"{', '.join(missing)} is not in the catalog any more; {step}")
+
     def create(self, managed: ManagedIndex) -> bool:
         """Write the document of a new index. Return False if there is one already."""
         return self._store.put_if_absent(self._path(managed.name), encode_document(managed))
@@ -167,14 +203,16 @@ class Documents:
         self._store.filesystem.delete_file(self._path(name))
 
     def catalog(self, managed: ManagedIndex) -> Catalog:
-        """Return the catalog of an index, also if its data is gone."""
+        """Return the catalog of an index. Its data may be gone."""
         filesystem, _ = open_path(self.spark, managed.path)
         return Catalog(filesystem, managed.index_dir, self.encryption)
 
     def open(self, managed: ManagedIndex) -> Dataset:
-        """Return the data of an index with all its indices, as they are now."""
-        folder = self.catalog(managed).folder
-        return open_dataset(managed.path, self.spark, folder, self.encryption)
+        """Return the data of an index as a dataset with all indices of its catalog."""
+        return open_dataset(managed.path, self.spark, managed.index_dir, self.encryption)
+
+    def state(self, managed: ManagedIndex) -> State:
+        return managed.state_in(self.catalog(managed).latest().indices)
 
     def _unusable(self, error: Exception) -> InvalidArgument:
         return InvalidArgument(

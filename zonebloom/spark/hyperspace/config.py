@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from zonebloom.base import arguments
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.sizing import validate_target
+from zonebloom.spark.managed_indices import require_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,3 @@ class BFIndexConfig:
             raise InvalidArgument("columns is empty; name at least one")
         num_items = 1 if self.expected_num_items is None else self.expected_num_items
         validate_target(num_items, self.fpp, ("expected_num_items", "fpp"))
-
-
-def require_name(name: Any) -> str:
-    """Return an index name, or raise `InvalidArgument` if it is not valid."""
-    fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= 80
-    # In the catalog, a dot separates the name from the column, which may itself contain dots.
-    if not fits or not name.isprintable() or "/" in name or "." in name:
-        raise InvalidArgument(
-            f"{name!r} cannot name an index; give up to 80 bytes of printable characters without "
-            "'/' and '.'"
-        )
-    return name

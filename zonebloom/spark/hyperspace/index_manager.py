@@ -34,8 +34,6 @@ from zonebloom.catalog.model import DEFAULT_KIND, RETENTION
 from zonebloom.errors import (
     CommitConflict,
     IndexExists,
-    IndexNotFound,
-    InvalidState,
     ZoneBloomError,
 )
 from zonebloom.facade.dataset import Dataset
@@ -43,7 +41,7 @@ from zonebloom.facade.indices import refresh_indices
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import index_kind
 from zonebloom.spark.explaining import explain
-from zonebloom.spark.hyperspace.config import BFIndexConfig, require_name
+from zonebloom.spark.hyperspace.config import BFIndexConfig
 from zonebloom.spark.hyperspace.source import (
     STATISTICS_SCHEMA,
     open_managed_source,
@@ -229,8 +227,8 @@ class IndexManager:
         """
         arguments.require_choice(mode, "mode", ("full", "incremental", "quick"))
         require_progress(progress)
-        managed = self._get(name, is_deleted=False, hint="call restore_index first")
         documents = self._documents()
+        managed = documents.require(name, is_deleted=False, hint="call restore_index first")
         ds = documents.open(managed)
         if mode == "full":
             build = ds.opened.catalog.new_segment_prefix()
@@ -239,7 +237,7 @@ class IndexManager:
                 drop_indices(ds.opened.catalog, managed.indices.values(), build=build)
                 raise CommitConflict(f"index {name!r} was vacuumed while it was built")
             return
-        self._require_indices(managed, "refresh it with mode='full'")
+        documents.require_indices(managed, "refresh it with mode='full'")
         refresh_indices(
             ds.opened,
             list(managed.indices.values()),
@@ -264,30 +262,33 @@ class IndexManager:
         IndexNotFound, InvalidState, CorruptIndex
         """
         arguments.require_choice(mode, "mode", ("quick", "full"))
-        managed = self._get(name, is_deleted=False, hint="call restore_index first")
-        self._require_indices(managed, "refresh it with mode='full'")
+        documents = self._documents()
+        managed = documents.require(name, is_deleted=False, hint="call restore_index first")
+        documents.require_indices(managed, "refresh it with mode='full'")
         names = list(managed.indices.values())
-        compact_indices(self._documents().catalog(managed), names, everything=mode == "full")
+        compact_indices(documents.catalog(managed), names, everything=mode == "full")
 
     def delete_index(self, name: str) -> None:
-        """Take an index out of use in the queries of all sessions, until `restore_index`.
+        """Make all queries ignore an index until `restore_index`.
 
-        Sessions with the same system folder do not use it. This and the following methods raise
+        This concerns the sessions with the same system folder. This and the following methods raise
         IndexNotFound, InvalidState, or CorruptIndex if the document cannot be read.
         """
-        managed = self._get(name, is_deleted=False, hint="it is deleted already")
-        self._documents().replace(replace(managed, is_deleted=True))
+        documents = self._documents()
+        managed = documents.require(name, is_deleted=False, hint="it is deleted already")
+        documents.replace(replace(managed, is_deleted=True))
 
     def restore_index(self, name: str) -> None:
         """Undo `delete_index`."""
-        managed = self._get(name, is_deleted=True, hint="there is nothing to restore")
-        self._require_indices(managed, "vacuum it and create it again")
-        self._documents().replace(replace(managed, is_deleted=False))
+        documents = self._documents()
+        managed = documents.require(name, is_deleted=True, hint="there is nothing to restore")
+        documents.require_indices(managed, "vacuum it and create it again")
+        documents.replace(replace(managed, is_deleted=False))
 
     def vacuum_index(self, name: str) -> None:
         """Remove a deleted index with its filters. This cannot be undone."""
-        managed = self._get(name, is_deleted=True, hint="call delete_index first")
         documents = self._documents()
+        managed = documents.require(name, is_deleted=True, hint="call delete_index first")
         drop_indices(documents.catalog(managed), managed.indices.values())
         documents.remove(name)
 
@@ -300,7 +301,8 @@ class IndexManager:
         files. Appended and deleted files are the differences to the current files; a rewritten
         file counts as both.
         """
-        return self._statistics(self._documents().all())
+        documents = self._documents()
+        return self._statistics(documents, documents.all())
 
     def index(self, name: str) -> DataFrame:
         """Return a frame with the row of one index.
@@ -309,15 +311,16 @@ class IndexManager:
         ------
         IndexNotFound, CorruptIndex
         """
-        return self._statistics([self._get(name)])
+        documents = self._documents()
+        return self._statistics(documents, [documents.require(name)])
 
-    def _statistics(self, managed_indices: list[ManagedIndex]) -> DataFrame:
-        rows = list(statistics_rows(managed_indices, self._documents()))
+    def _statistics(self, documents: Documents, managed_indices: list[ManagedIndex]) -> DataFrame:
+        rows = list(statistics_rows(managed_indices, documents))
         return self._spark.createDataFrame(rows, STATISTICS_SCHEMA)
 
     def __repr__(self) -> str:
         documents = self._documents()
-        texts = [f"{m.name} ({self._state(m)})" for m in documents.all()]
+        texts = [f"{m.name} ({documents.state(m)})" for m in documents.all()]
         return f"<zonebloom.IndexManager {documents.path}: {', '.join(texts) or 'no index'}>"
 
     # Queries
@@ -366,31 +369,14 @@ class IndexManager:
         ------
         IndexNotFound, CorruptIndex
         """
-        chosen = [self._get(index_name)] if index_name else self._documents().all()
+        documents = self._documents()
+        chosen = [documents.require(index_name)] if index_name else documents.all()
         lookup = IndexLookup(self._spark, self._index_dir, self._lookup.encryption)
         explanation = explain(with_index(df, lookup.ask, warns=False))
         roots = [root for relation in explanation.relations for root in relation.roots]
-        notes = self._notes_on_unused([m for m in chosen if index_name or _covers(m, roots)])
+        chosen = [managed for managed in chosen if index_name or _covers(managed, roots)]
+        notes = _notes_on_unused(documents, chosen)
         return replace(explanation, notes=(*notes, *explanation.notes))
-
-    def _notes_on_unused(self, managed_indices: list[ManagedIndex]) -> Iterator[Note]:
-        documents = self._documents()
-        for managed in managed_indices:
-            text = f"index {managed.name!r} is not used: "
-            try:
-                # The note says what a warning would say.
-                with collected_warnings():
-                    latest = documents.catalog(managed).latest()
-            except (ZoneBloomError, OSError, pa.ArrowException) as error:
-                yield Note(Reason.DATA_UNREADABLE, f"{text}{error}")
-                continue
-            if managed.is_deleted:
-                yield Note(Reason.NOT_ACTIVE, f"{text}it is {State.DELETED}")
-            elif latest.locked_reason:
-                yield Note(Reason.DATA_UNREADABLE, f"{text}{latest.locked_reason}")
-            elif missing := managed.missing_from(latest.indices):
-                text += f"{', '.join(missing)} is not in {managed.index_dir}"
-                yield Note(Reason.MISSING, f"{text}; refresh it with mode='full'")
 
     def enable(self) -> None:
         """Use the indices in every query of a classic session, as `zonebloom.spark.enable` does."""
@@ -408,28 +394,6 @@ class IndexManager:
 
     def _documents(self) -> Documents:
         return Documents(system_path(self._spark), self._spark, self._lookup.encryption)
-
-    def _get(self, name: str, is_deleted: bool | None = None, hint: str = "") -> ManagedIndex:
-        """Return an index. Raise `InvalidState` if ``is_deleted`` is given and does not fit."""
-        documents = self._documents()
-        managed = documents.get(require_name(name))
-        if managed is None:
-            names = [managed.name for managed in documents.all()]
-            choices_text = arguments.suggest_names(name, names, "there is:")
-            raise IndexNotFound(
-                f"there is no index {name!r}; {choices_text}; indexes() describes them"
-            )
-        if is_deleted not in (None, managed.is_deleted):
-            raise InvalidState(f"index {name!r} is {self._state(managed)}: {hint}")
-        return managed
-
-    def _state(self, managed: ManagedIndex) -> State:
-        return managed.state_in(self._documents().catalog(managed).latest().indices)
-
-    def _require_indices(self, managed: ManagedIndex, step: str) -> None:
-        indices = self._documents().catalog(managed).latest().indices
-        if missing := managed.missing_from(indices):
-            raise IndexNotFound(f"{', '.join(missing)} is not in the catalog any more; {step}")
 
     # Builds
 
@@ -460,3 +424,23 @@ def _covers(managed: ManagedIndex, roots: list[str]) -> bool:
     path = managed.path.rstrip("/") + "/"
     folders = [plain_path(root).rstrip("/") + "/" for root in roots]
     return any(path.startswith(folder) or folder.startswith(path) for folder in folders)
+
+
+def _notes_on_unused(documents: Documents, managed_indices: list[ManagedIndex]) -> Iterator[Note]:
+    """Yield the reasons why managed indices are used by no query."""
+    for managed in managed_indices:
+        text = f"index {managed.name!r} is not used: "
+        try:
+            # The note says what a warning would say.
+            with collected_warnings():
+                latest = documents.catalog(managed).latest()
+        except (ZoneBloomError, OSError, pa.ArrowException) as error:
+            yield Note(Reason.DATA_UNREADABLE, f"{text}{error}")
+            continue
+        if managed.is_deleted:
+            yield Note(Reason.NOT_ACTIVE, f"{text}it is {State.DELETED}")
+        elif latest.locked_reason:
+            yield Note(Reason.DATA_UNREADABLE, f"{text}{latest.locked_reason}")
+        elif missing := managed.missing_from(latest.indices):
+            text += f"{', '.join(missing)} is not in {managed.index_dir}"
+            yield Note(Reason.MISSING, f"{text}; refresh it with mode='full'")

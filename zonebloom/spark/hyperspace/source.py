@@ -114,22 +114,23 @@ def statistics_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
     for managed in chosen:
-        catalog, names = documents.catalog(managed), managed.indices.values()
-        latest = catalog.latest()
+        names, message = managed.indices.values(), ""
+        changes: tuple[int | None, ...] = (None,) * 6
+        try:
+            opened = documents.open(managed).opened
+            catalog, latest = opened.catalog, opened.version
+            drift = measure_drift(latest, names, opened.look().fragments)
+        except (ZoneBloomError, OSError) as error:
+            message = f"the data cannot be read: {error}"
+            catalog = documents.catalog(managed)
+            latest = catalog.latest()
+        else:
+            parts = drift.indexed, drift.appended, drift.deleted
+            changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
         entries = [latest.indices[name] for name in names if name in latest.indices]
         files = catalog.referenced_files(
             latest.with_indices({entry.name: entry for entry in entries})
         )
-        message = ""
-        changes: tuple[int | None, ...] = (None,) * 6
-        try:
-            opened = documents.open(managed).opened
-            drift = measure_drift(opened.version, names, opened.look().fragments)
-        except (ZoneBloomError, OSError) as error:
-            message = f"the data cannot be read: {error}"
-        else:
-            parts = drift.indexed, drift.appended, drift.deleted
-            changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
         state = str(managed.state_in(latest.indices))
         yield (
             *(managed.name, list(managed.columns), catalog.folder, state, "BloomFilter"),
