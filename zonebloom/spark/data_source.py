@@ -7,7 +7,7 @@ passes the filters that one scan of a frame pushed to all its other scans.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
+from zonebloom.spark.load import Load, ScanRequest
 from zonebloom.spark.session_settings import s3a_settings
 from zonebloom.spark.session_state import application_state, session_state
 from zonebloom.spark.types import cast_for_spark
@@ -27,9 +28,6 @@ from zonebloom.spark.versions import (
     register_source,
 )
 from zonebloom.storage.encryption import Encryption
-
-if TYPE_CHECKING:
-    from zonebloom.spark.load import Load
 
 NAME = "zonebloom"
 # The option of a load that holds its `ScanRequest`.
@@ -117,9 +115,6 @@ class ZoneBloomSource(DataSource):
         return ZoneBloomReader(self._new_load(), schema)
 
     def _new_load(self) -> Load:
-        # Tasks import this module, but do not need the modules below.
-        from zonebloom.spark.load import Load, ScanRequest
-
         if REQUEST not in self.options:
             raise InvalidArgument("this data source is read by zonebloom.spark.scan(spark, path)")
         request = ScanRequest.from_text(self.options[REQUEST])

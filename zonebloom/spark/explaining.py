@@ -15,16 +15,19 @@ from zonebloom.errors import EngineError, ZoneBloomError
 from zonebloom.spark.data_source import NAME, REQUEST
 from zonebloom.spark.joins.global_filter import FILTER_MARK
 from zonebloom.spark.load import Load, ScanRequest
-from zonebloom.spark.pruning.answer import PruningResult, roots_text
-from zonebloom.spark.pruning.explanation import Explanation, Note, PrunedRelation, Reason
+from zonebloom.spark.pruning.answer import roots_text
+from zonebloom.spark.pruning.explanation import (
+    METRIC_TEXTS,
+    Explanation,
+    Note,
+    PrunedRelation,
+    Reason,
+)
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.optimizer_rule import jvm_plans
 from zonebloom.spark.relation import node_name, scala_items
 from zonebloom.spark.session_state import LruCache, session_state
-from zonebloom.spark.versions import from_jvm, is_classic, query_execution
-
-# The metrics of Spark's scans that are shown.
-_METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
+from zonebloom.spark.versions import connect_plan, from_jvm, is_classic, query_execution
 
 
 def explain(frame: DataFrame) -> Explanation:
@@ -68,7 +71,7 @@ def explain(frame: DataFrame) -> Explanation:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return Explanation(notes=(note,))
     if not is_classic(spark):
-        explanation = _describe_scans(frame, *_parts_of_message(_connect_plan(frame)))
+        explanation = _describe_scans(frame, *_parts_of_message(connect_plan(frame)))
         if not explanation.scans and not explanation.notes:
             text = "Spark Connect gives no access to plans; use zonebloom.spark.scan"
             explanation = Explanation(notes=(Note(Reason.UNSUPPORTED_SESSION, text),))
@@ -120,11 +123,6 @@ def _parts_of_plan(spark: Any, plan: Any) -> tuple[list[str], list[str]]:
     return requests, filters
 
 
-def _connect_plan(frame: Any) -> Any:
-    """Return the message in which a frame of Spark Connect is sent to the server."""
-    return frame._plan.to_proto(frame.sparkSession.client)  # noqa: SLF001
-
-
 def _parts_of_message(message: Any) -> tuple[list[str], list[str]]:
     """Return the requests of scans and the descriptions of filters in a message of Connect."""
     requests: list[str] = []
@@ -145,9 +143,10 @@ def _parts_of_message(message: Any) -> tuple[list[str], list[str]]:
 
 
 def _leaves(plan: Any) -> Iterator[Any]:
-    """Yield the leaves of a physical plan, those of subqueries last and those of reuses only once.
+    """Yield the leaves of a physical plan, those of subqueries last.
 
-    The scans of the data source are left out, because their requests are found elsewhere.
+    A part that Spark reuses is visited once. Scans of the data source are left out, because
+    `_parts_of_plan` finds them.
     """
     name = node_name(plan)
     if name == "AdaptiveSparkPlanExec":
@@ -170,26 +169,25 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
     scan = JvmScan(java_scan, session_state(spark).listings)
     java_kept, text = plans.keptFiles(node), plans.lastResult(node)
     kept_files = scan.files if java_kept is None else JvmScan(java_kept, LruCache()).files
-    fields: dict[str, Any] = {}
+    description: dict[str, Any] = {} if text is None else json.loads(text)
     if text is None:
-        reason = Reason.NOT_ASKED if scan.filters else Reason.NO_FILTER
-        fields["notes"] = (Note(reason),)
-    elif "problem" in (description := json.loads(text)):
-        fields["notes"] = (Note(Reason.INDEX_DAMAGED, description["problem"]),)
+        notes = [Note(Reason.NOT_ASKED if scan.filters else Reason.NO_FILTER)]
+    elif "problem" in description:
+        notes = [Note(Reason.INDEX_DAMAGED, description["problem"])]
     else:
-        fields["filter"] = description["filter"]
-        fields["indices"] = tuple(description["indices"])
-        fields["notes"] = tuple(Note(Reason[reason], note) for reason, note in description["notes"])
+        notes = [Note(Reason[reason], note) for reason, note in description["notes"]]
     return PrunedRelation(
         roots_text(scan.roots),
         tuple(scan.roots),
+        description.get("filter"),
         num_files=len(scan.files),
         num_bytes=int(scan.files.sizes.sum()),
         kept_files=len(kept_files),
         kept_bytes=int(kept_files.sizes.sum()),
         kept_paths=tuple(kept_files.paths.to_pylist()),
+        indices=tuple(description.get("indices", ())),
+        notes=tuple(notes),
         metrics=_metrics(node),
-        **fields,
     )
 
 
@@ -201,14 +199,14 @@ def _describe_unlisted(plans: Any, node: Any) -> PrunedRelation:
         reason = Reason.CACHED
         scans = filter(None, map(plans.scan, _leaves(node.relation().cachedPlan())))
         roots = [root for scan in scans for root in JvmScan(scan, LruCache()).roots]
-    relation = PruningResult.keep_all(reason).describe(roots)
-    return replace(relation, name=relation.name or node.toString().split("\n")[0][:100])
+    name = roots_text(roots) or node.toString().split("\n")[0][:100]
+    return PrunedRelation(name, tuple(roots), notes=(Note(reason),))
 
 
 def _metrics(node: Any) -> dict[str, int]:
     """Return Spark's counts of a scan, or nothing if it did not run."""
     metrics = node.metrics()
-    found = {name: metrics.apply(name) for name in _METRICS if metrics.contains(name)}
+    found = {name: metrics.apply(name) for name in METRIC_TEXTS if metrics.contains(name)}
     has_run = any(
         not found[name].isZero() for name in ("numOutputRows", "scanTime") if name in found
     )

@@ -58,9 +58,9 @@ def scan(
     Returns
     -------
     pyspark.sql.DataFrame
-        The rows and types of ``spark.read.parquet(path).where(filter)``. Partition columns that
-        Spark reads as timestamps, decimals, or doubles such as 1e-5 are refused. `explain` shows
-        the zones that are read.
+        The rows and types of ``spark.read.parquet(path).where(filter).select(columns)``. It raises
+        an error for a partition column that Spark reads as timestamps, decimals, or doubles such
+        as 1e-5. `explain` shows the zones that are read.
 
     Raises
     ------

@@ -57,7 +57,8 @@ class SessionState:
     has_rule : bool
         Whether all queries of the session ask an index.
     deleted_indices : tuple or None
-        The files that told the deleted indices of managers, and these indices.
+        The folder, times and sizes of the documents of managers when they were last read, and the
+        indices that they call deleted.
     source : type or None
         The data source class that is registered in the session.
     maintainer : IndexMaintainer or None

@@ -189,6 +189,11 @@ def query_execution(df: Any) -> Any:
     return java_frame(df).queryExecution()
 
 
+def connect_plan(df: Any) -> Any:
+    """Return the message in which a frame of Spark Connect is sent to the server."""
+    return df._plan.to_proto(df.sparkSession.client)  # noqa: SLF001
+
+
 def input_files(df: Any) -> list[str]:
     """Return the URIs of the files that a frame reads, in any session."""
     spark = df.sparkSession

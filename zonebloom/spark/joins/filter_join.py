@@ -198,11 +198,7 @@ def _is_exact_key(large: JoinSide, small: JoinSide, name: str) -> bool:
 
 
 def _is_shuffled(join: DataFrame, side: JoinSide) -> bool:
-    """Return whether Spark shuffles a side of a join, which is more than it would broadcast."""
-    threshold = byte_count(str(side.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
-    statistics = query_execution(side.frame).optimizedPlan().stats()
-    if int(statistics.sizeInBytes()) <= threshold:
-        return False
+    """Return whether Spark shuffles a join, and would not broadcast this side of it."""
     plan = query_execution(join).executedPlan()
     while not node_name(plan).endswith("JoinExec"):
         if node_name(plan) == "AdaptiveSparkPlanExec":
@@ -211,7 +207,11 @@ def _is_shuffled(join: DataFrame, side: JoinSide) -> bool:
             plan = plan.children().head()
         else:
             return False
-    return node_name(plan) in ("SortMergeJoinExec", "ShuffledHashJoinExec")
+    if node_name(plan) not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
+        return False
+    threshold = byte_count(str(side.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
+    statistics = query_execution(side.frame).optimizedPlan().stats()
+    return int(statistics.sizeInBytes()) > threshold
 
 
 def _join_kind(how: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class PruningResult:
         return is_kept[files.numbers]
 
     def describe(
-        self, roots: Sequence[str] = (), num_files: int = 0, num_kept: int = 0, **fields: Any
+        self, roots: Sequence[str] = (), num_files: int = 0, num_kept: int = 0
     ) -> PrunedRelation:
         """Return the description of a scan of these roots with this result."""
         notes = self.notes
@@ -58,7 +58,6 @@ class PruningResult:
             kept_files=num_kept,
             indices=self.indices,
             notes=notes,
-            **fields,
         )
 
 

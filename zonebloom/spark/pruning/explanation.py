@@ -26,7 +26,7 @@ class Reason(Enum):
     UNSUPPORTED_SESSION = "the session gives no access to plans"
     UNSUPPORTED_RELATION = "the relation does not read Parquet files that Spark lists"
     CACHED = "a cached frame is read instead"
-    NOT_ASKED = "no index was asked when it was planned"
+    NOT_ASKED = "the scan asks no index; call zonebloom.spark.enable or prune"
     NO_FILTER = "no filter reaches the scan"
     NO_INDEX = "there is no index"
     NO_INDEX_ON_COLUMN = "no index on the column"
@@ -38,7 +38,7 @@ class Reason(Enum):
     JOIN_FILTERED = "a join drops rows by a filter"
     NOT_ACTIVE = "the index is not ACTIVE"
     DATA_UNREADABLE = "the files of the index cannot be read"
-    MISSING = "the filters of the index are not in the catalog any more"
+    MISSING = "the catalog no longer has the index"
     HYBRID_SCAN_DISABLED = "files were added or changed, and hybrid scan is disabled"
 
 
@@ -65,8 +65,8 @@ class Note:
 
 
 _SUMMARY_CHARACTERS = 200
-# Formatters of Spark's metrics of a scan.
-_METRIC_TEXTS: Mapping[str, Callable[[int], str]] = {
+# The metrics of Spark's scans that are shown, with their formatters.
+METRIC_TEXTS: Mapping[str, Callable[[int], str]] = {
     "numFiles": lambda count: f"{count:,} file{'' if count == 1 else 's'}",
     "filesSize": bytes_text,
     "numOutputRows": lambda count: f"{count:,} rows",
@@ -149,7 +149,7 @@ class PrunedRelation:
             lines.append(line)
         lines += map(str, self.notes)
         if self.metrics:
-            counts = (_METRIC_TEXTS[name](count) for name, count in self.metrics.items())
+            counts = (METRIC_TEXTS[name](count) for name, count in self.metrics.items())
             lines.append(f"Spark read {', '.join(counts)}")
         return lines
 
