@@ -171,7 +171,9 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
     kept_files = scan.files if java_kept is None else JvmScan(java_kept, LruCache()).files
     description: dict[str, Any] = {} if text is None else json.loads(text)
     if text is None:
-        notes = [Note(Reason.NOT_ASKED if scan.filters else Reason.NO_FILTER)]
+        # Nothing is asked about IS NOT NULL alone.
+        has_filter = any(node["kind"] != "IsNotNull" for node in scan.filters)
+        notes = [Note(Reason.NOT_ASKED if has_filter else Reason.NO_FILTER)]
     elif "problem" in description:
         notes = [Note(Reason.INDEX_DAMAGED, description["problem"])]
     else:

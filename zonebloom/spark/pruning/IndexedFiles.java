@@ -88,7 +88,7 @@ public final class IndexedFiles implements FileIndex {
   long numBytes() { return lastScan.numBytes(); }
 
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
-    if (dataFilters.isEmpty()) return inner.listFiles(partitionFilters, dataFilters);
+    if (!Filters.canSkip(dataFilters)) return inner.listFiles(partitionFilters, dataFilters);
     return scan(partitionFilters, dataFilters).directories();
   }
 
@@ -415,6 +415,17 @@ public final class Scan {
 
 /** Converts Catalyst filters to maps and lists, which one JSON text carries to Python. */
 final class Filters {
+  /**
+   * Return whether an index may answer some of these filters. Spark adds IS NOT NULL for each key of
+   * a join, and few files have nulls only, so no index is asked about that alone.
+   */
+  static boolean canSkip(Seq filters) {
+    for (Object filter : JavaConverters.seqAsJavaList(filters)) {
+      if (!(filter instanceof IsNotNull)) return true;
+    }
+    return false;
+  }
+
   /**
    * Return a filter as a tree of AND, OR and NOT nodes. A leaf has the operands of a comparison,
    * and the text and column names that messages use.
@@ -782,7 +793,7 @@ final class ScanDescriber extends NodeChange {
     FileSourceScanExec scan = (FileSourceScanExec) plan;
     if (!(scan.relation().location() instanceof IndexedFiles)) return null;
     Seq filters = Plans.withoutSubqueries(scan.dataFilters());
-    if (filters.isEmpty()) return null;
+    if (!Filters.canSkip(filters)) return null;
     IndexedFiles files = ((IndexedFiles) scan.relation().location()).copyForLeaf();
     Seq partitionFilters = Plans.withoutSubqueries(scan.partitionFilters());
     String summary = files.scan(partitionFilters, filters).summary();

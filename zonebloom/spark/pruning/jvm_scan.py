@@ -39,13 +39,6 @@ class JvmScan:
         self.column_types: dict[str, str] = fields["types"]
 
     @property
-    def key(self) -> str:
-        """Return a text that scans of the same files by the same filters have in common."""
-        filters = sorted(json.dumps(node, sort_keys=True) for node in self.filters)
-        digest = self._java_scan.digest()
-        return json.dumps([self.roots, digest, filters, self.ignores_case])
-
-    @property
     def is_hybrid(self) -> bool:
         """Return whether an index may be used although files were added or changed since its build.
 
