@@ -18,7 +18,7 @@ import zonebloom.building.tasks
 from zonebloom.base import progress
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark import jobs
-from zonebloom.spark.jobs import task_frame, train_on_spark
+from zonebloom.spark.jobs import train_on_spark
 
 ROWS = 30_000
 
@@ -95,30 +95,6 @@ def test_active_session_is_used_for_large_builds_without_a_session(
     assert ("in this process" if least_bytes else "on Spark") in capsys.readouterr().err
     zb.dataset(lake).create_scalar_index("name", spark=spark)
     assert used[-1:] == [spark]
-
-
-@pytest.mark.parametrize(("most_bytes", "wanted"), [(1 << 28, 2), (1, 12)])
-def test_small_builds_run_few_spark_tasks(spark, lake, monkeypatch, most_bytes, wanted):
-    """There are two cores. Each file is a segment, however many of them a Spark task builds."""
-    for number in range(3, 12):
-        (lake / f"{number}.parquet").write_bytes((lake / "0.parquet").read_bytes())
-    counts = []
-
-    def record(*arguments):
-        frame = task_frame(*arguments)
-        counts.append(frame.rdd.getNumPartitions())
-        return frame
-
-    replace_function(monkeypatch, jobs, "task_frame", record)
-    set_constant(monkeypatch, jobs, "_MAX_BYTES_PER_SPARK_TASK", most_bytes)
-    dataset = zb.dataset(lake)
-    calls = []
-    dataset.create_scalar_index(
-        "id", spark=spark, progress=lambda num_rows, _: calls.append(num_rows)
-    )
-    assert counts == [wanted]
-    assert len(dataset.opened.version.indices["id_idx"].segments) == 12
-    assert calls == sorted(calls) and calls[-1] == 12 * ROWS
 
 
 def test_progress_ends_at_all_rows(spark, lake):

@@ -88,22 +88,6 @@ def test_files_with_another_size_or_time_are_changed(mtime_ms, mtime_ns, is_stil
     assert files.unchanged_mask(*sizes_and_times).tolist() == [is_still, False]
 
 
-def test_an_unchanged_listing_is_read_once(spark, tmp_path, monkeypatch):
-    folder = tmp_path / "\u00fc \u20ac"
-    folder.mkdir()
-    transfers = count_transfers(monkeypatch)
-    for number in range(3):
-        spark.range(number * 10, number * 10 + 10, 1, 1).write.parquet(
-            str(folder / f"{number}.parquet")
-        )
-    paths = [str(folder / f"{number}.parquet") for number in range(3)]
-    zb.dataset(str(folder)).create_scalar_index("id", spark=False)
-    frame = zs.prune(spark.read.parquet(*paths))
-    for number in (5, 15, 25):
-        assert [row.id for row in frame.where(f"id = {number}").collect()] == [number]
-    assert len(transfers) == 1
-
-
 def test_a_changed_listing_is_read_again(spark, tmp_path, monkeypatch):
     transfers = count_transfers(monkeypatch)
     path = tmp_path / "t" / "1.parquet"

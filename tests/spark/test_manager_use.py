@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -448,32 +446,6 @@ def test_lost_or_damaged_indices_lose_no_rows(changing, spark, conf):
 # explain
 
 
-class Tags(HTMLParser):
-    """A parser that fails if a tag is not closed in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.open = []
-        self.text = []
-
-    def handle_starttag(self, tag, attrs):
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def html_text(result):
-    tags = Tags()
-    tags.feed(result._repr_html_())
-    tags.close()
-    assert tags.open == []
-    return "".join(tags.text)
-
-
 def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
     frame = spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>&'")
     manager.explain(frame)
@@ -486,24 +458,3 @@ def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
     manager.explain(frame, verbose=True, redirectFunc=texts.append)
     assert capsys.readouterr().out == ""
     assert all("FileScan parquet" in text and "IndexedFiles" in text for text in texts)
-
-
-def test_why_not_is_shown_as_text_and_html(manager, spark, lake):
-    plan = manager.whyNot(spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), "ids")
-    assert "Name < <b>" in str(plan) or "Name < '<b>'" in str(plan)
-    assert "&lt;b&gt;" in plan._repr_html_() and "<b>" not in plan._repr_html_()
-    html_text(plan)
-
-
-def test_the_manager_has_a_repr_of_one_line(manager, spark, lake):
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    values = [
-        *(manager, manager.why_not(frame), zs.BFIndexConfig("a", ["id"])),
-        *(
-            zs.explain(zs.prune(frame)),
-            zs.explain(zs.scan(spark, str(lake), "id = 2003")).scans[0],
-        ),
-    ]
-    for value in values:
-        assert "\n" not in repr(value) and not re.search("0x[0-9a-f]{6}", repr(value)), repr(value)
-    assert "1 of 6 files kept" in repr(values[1])

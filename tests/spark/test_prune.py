@@ -43,7 +43,7 @@ from zonebloom.errors import (
 )
 from zonebloom.spark.pruning import optimizer_rule as listing
 from zonebloom.spark.pruning.explanation import Reason
-from zonebloom.spark.pruning.index_lookup import IndexLookup, PruningResult
+from zonebloom.spark.pruning.index_lookup import PruningResult
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
 
 FILES, ROWS = 6, 400
@@ -306,23 +306,6 @@ def test_a_planned_frame_asks_the_index_again_when_it_runs(spark, tmp_path):
     assert result == spark.read.parquet(path).where("id = 450").collect()
     assert frame.count() == 2
     assert zs.explain(frame).relations[0].kept_files == 2
-
-
-def test_files_of_a_running_query_are_chosen_once(spark, lake, monkeypatch):
-    calls = []
-    replace_function(monkeypatch, IndexLookup, "ask", lambda *_: calls.append(1) or PruningResult())
-    result = zs.prune(lake)
-    key_frame = spark.createDataFrame([(450,)], "id long").hint("broadcast")
-    for frame, num_scans in (
-        (result.where("id = 450"), 1),
-        (result.where("id = 450").groupBy("odd").count(), 1),
-        # Spark plans the other side again after it broadcasts the keys.
-        (result.where("x > 1").join(key_frame, "id"), 1),
-        (result.where("id = 450").join(result.where("x < 99"), "odd").orderBy("odd"), 2),
-    ):
-        calls.clear()
-        assert frame.collect()
-        assert len(calls) == num_scans
 
 
 def test_filters_may_follow_prune(spark, lake):
@@ -992,22 +975,6 @@ def test_last_scans_belong_to_their_frame(spark, tmp_path):
     assert relations[4].reasons == {Reason.NO_INDEX_ON_COLUMN}
 
 
-def test_each_cause_raises_one_warning_per_session(spark, tmp_path):
-    write(tmp_path)
-    pq.write_table(table(9), tmp_path / "3.parquet")
-    query = "SELECT * FROM parquet.`{}` WHERE id = {}"
-    with enabled(spark), pytest.warns(StaleIndexWarning) as caught:
-        for key in (450, 7, 450):
-            assert spark.sql(query.format(tmp_path, key)).count() == 1
-    assert len(caught) == 1
-    # Enable it again in a new session.
-    with enabled(spark):
-        assert spark.sql(query.format(tmp_path, 8)).count() == 1
-    other = spark.newSession()
-    with enabled(other), pytest.warns(StaleIndexWarning):
-        assert other.sql(query.format(tmp_path, 8)).count() == 1
-
-
 def test_a_warning_that_is_an_error_does_not_fail_a_query(spark, tmp_path):
     path = write(tmp_path / "t")
     pq.write_table(table(9), tmp_path / "t" / "3.parquet")
@@ -1063,25 +1030,6 @@ def test_spark_does_not_wait_for_a_slow_index(spark, lake, monkeypatch):
     assert any("too late" in text for text in warned)
     text = "the index gave no answer within 0.2 s"
     assert text in str(zs.explain(frame)) and text in explained(frame)
-
-
-def test_a_slow_index_is_not_asked_again_at_once(spark, lake, monkeypatch):
-    is_released, asked = threading.Event(), []
-
-    def ask_late(*arguments):
-        asked.append(arguments)
-        is_released.wait(60)
-        return PruningResult()
-
-    set_constant(monkeypatch, listing, "MAX_ANSWER_SECONDS", 5.0)
-    replace_function(monkeypatch, CatalogFiles, "ask", ask_late)
-    with enabled(spark):
-        frames = [lake.where(f"id = {key}").alias("late") for key in (450, 2000)]
-        assert [[row.id for row in frame.collect()] for frame in frames] == [[450], [2000]]
-        assert [files_read(frame) for frame in frames] == [[FILES], [FILES]]
-        assert len(asked) == 1
-        assert "an earlier scan no answer" in str(zs.explain(frames[1]))
-        is_released.set()
 
 
 def test_concurrent_queries_change_no_global_state(spark, lake, monkeypatch):
@@ -1173,15 +1121,6 @@ def test_files_with_unusual_names_are_pruned(spark, tmp_path):
         key = f"id = {number * ROWS + 7}"
         check(whole.where(key), 1)
         assert names(zs.explain(zs.prune(whole.where(key)))) == [name]
-
-
-def test_there_is_no_warning_without_an_index(spark, tmp_path):
-    pq.write_table(table(0), tmp_path / "a.parquet")
-    frame = spark.read.parquet(str(tmp_path)).where("id = 5")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check(frame, 1)
-    assert zs.explain(zs.prune(frame)).reasons == {Reason.NO_INDEX}
 
 
 @pytest.fixture

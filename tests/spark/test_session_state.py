@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +12,7 @@ from pyspark.sql import SparkSession
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.errors import IndexNotUsedWarning
-from zonebloom.spark.pruning.optimizer_rule import warn_once
-from zonebloom.spark.session_state import LruCache, SessionState, compiled_java, session_state
+from zonebloom.spark.session_state import session_state
 
 RESTART = """
 import sys
@@ -107,73 +101,3 @@ def test_a_stopped_session_is_forgotten(lake):
         [sys.executable, "-c", RESTART, lake], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-
-
-def test_each_warning_is_issued_once_and_their_number_is_limited():
-    state = SessionState()
-    with pytest.warns(IndexNotUsedWarning) as caught:
-        for number in range(3000):
-            for _ in range(2):
-                warn_once(state, IndexNotUsedWarning(f"{number}"), ["file:/a"])
-    assert len(caught) == 3000
-    assert len(state.issued_warnings._entries) < 3000
-
-
-def test_sessions_need_not_wait_for_a_compilation(spark):
-    class Jvm:
-        pass
-
-    with ThreadPoolExecutor(1) as pool:
-        is_same = compiled_java(
-            Jvm(),
-            lambda: pool.submit(lambda: session_state(spark)).result(60) is session_state(spark),
-        )
-    assert is_same
-
-
-def test_threads_share_the_state_of_a_session_and_compile_once(spark):
-    class Jvm:
-        pass
-
-    def wait(make):
-        barrier.wait()
-        return make()
-
-    def compile_classes(compilations):
-        compilations.append(None)
-        time.sleep(0.01)
-        return object()
-
-    barrier, num_threads = Barrier(8), 8
-    with ThreadPoolExecutor(num_threads) as pool:
-        for _ in range(20):
-            jvm, compilations, session = Jvm(), [], spark.newSession()
-            makers = [
-                partial(session_state, session),
-                partial(compiled_java, jvm, partial(compile_classes, compilations)),
-            ]
-            for make in makers:
-                objects = list(pool.map(wait, [make] * num_threads))
-                assert len(set(map(id, objects))) == 1
-            assert len(compilations) == 1
-
-
-def test_compilations_in_two_processes_of_java_do_not_wait_for_each_other():
-    class Jvm:
-        pass
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit
-        inner = compiled_java(
-            Jvm(), lambda: other(compiled_java, Jvm(), lambda: "inner").result(timeout=60)
-        )
-    assert inner == "inner"
-
-
-def test_a_cache_drops_its_least_recently_used_entry():
-    cache = LruCache[int]()
-    for number in range(100):
-        cache.put(number, number)
-        assert cache.get(0) == 0
-    assert cache.get(36) is None
-    assert [cache.get(number) for number in (37, 99)] == [37, 99]

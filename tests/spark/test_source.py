@@ -23,7 +23,6 @@ from zonebloom.errors import (
 )
 from zonebloom.scan import tasks as scan_tasks
 from zonebloom.spark.load import Load, ScanRequest
-from zonebloom.spark.task_reader import BATCH_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -246,16 +245,6 @@ def test_appended_and_rewritten_files_are_read_whole(spark, tmp_path):
     pq.write_table(spark_data.table(8), tmp_path / "t" / "new.parquet")
     wanted = spark.read.parquet(path).where("id IN (5, 77, 91)")
     assert rows(zs.scan(spark, path, "id IN (5, 77, 91)")) == rows(wanted)
-
-
-def test_batches_are_large(tmp_path):
-    table = pa.table({"a": range(200_000)})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1_000)
-    whole = load(tmp_path)
-    (task,) = whole.partitions(whole.plan())
-    sizes = [batch.num_rows for batch in whole.reader.batches(task)]
-    assert sum(sizes) == 200_000
-    assert all(size >= BATCH_ROWS for size in sizes[:-1])
 
 
 def test_plan_says_what_is_read(spark, folder):
