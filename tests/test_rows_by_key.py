@@ -20,7 +20,7 @@ from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index import matching
+from zonebloom.index import key_search
 from zonebloom.parquet import key_tests
 from zonebloom.scan import execute, key_numbers, lookup
 
@@ -71,7 +71,7 @@ def use_many_keys_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     set_constant(monkeypatch, key_numbers, "_MIN_THREADED_VALUES", 1)
     set_constant(monkeypatch, execute, "_MIN_THREADED_ROWS", 1)
-    set_constant(monkeypatch, matching, "_SAMPLE_KEYS", 1)
+    set_constant(monkeypatch, key_search, "_SAMPLE_KEYS", 1)
     set_constant(monkeypatch, key_tests, "_MAX_SINGLE_KEYS", 1)
     set_constant(monkeypatch, leaf_reader, "_BATCH_ROWS", 8)
     set_constant(monkeypatch, leaf_reader, "_MAX_JOINED_BYTES", 1)

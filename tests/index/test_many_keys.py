@@ -27,13 +27,13 @@ from seams import set_constant
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom import lazy_frame as lazy_frame_module
-from zonebloom.index.key_search import (
-    FILTERED_BY_ARROW,
-    hashes_among,
-)
+from zonebloom.index import key_search
+from zonebloom.index.key_search import FILTERED_BY_ARROW
 from zonebloom.lazy_frame import lazy_frame
 from zonebloom.predicates import polars_expression
-from zonebloom.scan import locate, search
+from zonebloom.scan import key_candidates, locate
+from zonebloom.values import probe
+from zonebloom.values.probe import hashes_among
 
 NAN = math.nan
 COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64()), ("d", pa.int8())])
@@ -51,8 +51,10 @@ def is_nan(value: Any) -> bool:
 
 def lower_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat three keys as many. So few are looked up without a sample."""
-    set_constant(monkeypatch, locate, "MAX_SEARCHED_KEYS", 2)
-    set_constant(monkeypatch, search, "_MAX_SINGLE_SEARCH", 2)
+    for module in (locate, key_candidates):
+        set_constant(monkeypatch, module, "MAX_SEARCHED_KEYS", 2)
+    set_constant(monkeypatch, key_search, "_MAX_UNITED_KEYS", 2)
+    set_constant(monkeypatch, probe, "_MAX_HASHED_SINGLY", 2)
 
 
 def located(tables: Sequence[pa.Table], names: Sequence[str], keys: Sequence[tuple]) -> list[tuple]:

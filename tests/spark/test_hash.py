@@ -13,7 +13,7 @@ from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.building.tasks
-import zonebloom.scan.search
+import zonebloom.index.key_search
 import zonebloom.spark as zs
 
 NAN = float("nan")
@@ -74,7 +74,7 @@ def folder(spark, tmp_path_factory) -> str:
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
     """Treat three keys as many."""
-    set_constant(monkeypatch, zonebloom.scan.search, "_MAX_SINGLE_SEARCH", 2)
+    set_constant(monkeypatch, zonebloom.index.key_search, "_MAX_UNITED_KEYS", 2)
 
 
 def rows(frame):

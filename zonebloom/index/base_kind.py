@@ -52,10 +52,9 @@ class IndexKind(ABC):
     takes_values : bool
         Whether its writers take `ColumnValues`, and its tables are `ValueTable`. Otherwise they
         take and search hashes.
-    max_searched_keys : int or None
-        With more keys than this, a search usually keeps almost every zone, so only some of the keys
-        are looked up. None if each key keeps few zones, so that any number of keys is looked up by
-        `zonebloom.index.key_search`.
+    finds_few_zones : bool
+        Whether a table goes from a key to its few zones. Otherwise it tests each zone, and many
+        keys usually keep almost every zone.
     task_size_factor : int
         How many times as large the tasks of a build are as the smallest ones. A task writes one
         segment, and a lookup may have to read from each segment.
@@ -65,7 +64,7 @@ class IndexKind(ABC):
     file_name: str
     is_read_in_parts: bool = False
     takes_values: bool = False
-    max_searched_keys: int | None = None
+    finds_few_zones: bool = False
     task_size_factor: int = 16
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:

@@ -1,6 +1,10 @@
-"""Look up very many keys in an index whose kind finds few zones for each key.
+"""Look up keys in an index, if this takes less time than reading the rows that it saves.
 
-A sample of the keys tells whether this takes less time than reading the rows without an index.
+    kind of index                      what a sample of many keys tells
+    HASH: few zones for each key       how many zones may hold one of all keys
+    BLOOMFILTER: a test of each zone   how many zones may hold none of them
+
+`find_keys` looks up any number of keys. `ReadCost` says what reading costs in comparison.
 """
 
 from __future__ import annotations
@@ -12,9 +16,19 @@ import numpy as np
 from zonebloom.base.arrays import distinct_numbers
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.index.matching import IndexView
-from zonebloom.values.probe import BulkProbe
 
 _SAMPLE_KEYS = 1 << 10
+# A filter of the default size holds every second zone for so many absent keys.
+_LARGE_SAMPLE_KEYS = 1 << 14
+# For more keys than this, an index with few zones for each key also tells which keys no zone holds.
+_MAX_UNITED_KEYS = 1 << 14
+# To look up a key in the filter of a zone takes this share of the time of a lookup in HASH.
+_SHARE_OF_FILTER = 0.02
+# Reading rows from an object store takes so many times as long as from local files.
+_REMOTE_READ_FACTOR = 8
+# Lookups in filters cost at most this share of reading the rows in the model, whose estimate of
+# the time to read a row is too low for wide rows.
+_MAX_FILTER_COST = 0.8
 # A search is given up if it finds more pairs than there are rows, and more than this.
 _MIN_MAX_PAIRS = 1 << 20
 # Zones that were found several times are merged when there are so many.
@@ -53,77 +67,103 @@ FILTERED_BY_POLARS = ReadCost(40)
 COMPARED_BY_KERNELS = ReadCost(16)
 
 
-class KeySearch(NamedTuple):
-    """The places where the keys of a column may be.
+class FoundKeys(NamedTuple):
+    """The places where keys may be.
 
     Attributes
     ----------
     rows : RowRanges
         The rows of zones that may hold a key, and all rows that the index does not cover.
-    may_exist : bool array
-        Whether a row may hold a key. False for nulls, and for keys that the column cannot hold.
+    hashes : uint64 array or None
+        The hashes that a zone may hold, ascending. None if each may be in some zone.
     """
 
     rows: RowRanges
-    may_exist: np.ndarray
+    hashes: np.ndarray | None = None
 
 
-class _Hits(NamedTuple):
-    """The addresses of the first rows of zones that may hold a hash, and which hashes they hold."""
+class _Pairs(NamedTuple):
+    """The addresses of the first rows of zones that may hold a hash, and the hashes they hold."""
 
     zones: np.ndarray
-    is_held: np.ndarray
+    hashes: np.ndarray
     num_pairs: int
 
 
-def may_pay(view: IndexView, num_keys: int, cost: ReadCost) -> bool:
-    """Return whether looking up a number of keys may take less time than reading the rows."""
-    return num_keys < 2 * _SAMPLE_KEYS or cost.rows_per_key * num_keys < len(view.covered)
+def find_keys(view: IndexView, hashes: np.ndarray, cost: ReadCost) -> FoundKeys:
+    """Return where keys may be. It is everywhere if reading all rows takes less time.
 
-
-def search_keys(
-    view: IndexView, bulk: BulkProbe, num_keys: int, cost: ReadCost
-) -> KeySearch | None:
-    """Return where keys may be, or None if looking them up takes longer than reading the rows.
-
-    Also return None if a key is NaN or another float that any zone may hold, or if there are no
-    zones.
+    Distinct hashes come first, if only some are distinct.
     """
-    if bulk.anywhere.size or not view.num_zones:
-        return None
-    hashes = bulk.of_keys_and_zeros()
-    if not _pays(view, hashes, cost):
-        return None
-    hits = _find(view, hashes, max_pairs=max(len(view.covered), _MIN_MAX_PAIRS))
-    if hits is None:
-        return None
-    zones = RowRanges.from_arrays(hits.zones, hits.zones + view.index.entry.number_of_items)
-    is_held = hits.is_held if not view.uncovered else np.ones(hashes.size, dtype=bool)
-    may_exist = np.zeros(num_keys, dtype=bool)
-    may_exist[bulk.positions] = is_held[: bulk.positions.size]
-    may_exist[bulk.zeros] = is_held[bulk.positions.size :].any()
-    return KeySearch((zones & view.covered) | view.uncovered, may_exist)
+    if view.index.finds_few_zones and hashes.size > _MAX_UNITED_KEYS:
+        return _find_by_pairs(view, hashes, cost)
+    if view.index.finds_few_zones or hashes.size <= 2 * _SAMPLE_KEYS:
+        return FoundKeys(view.rows_with_any(hashes))
+    return FoundKeys(_rows_by_filters(view, hashes, cost))
 
 
-def _pays(view: IndexView, hashes: np.ndarray, cost: ReadCost) -> bool:
+def _lookup_cost(view: IndexView, num_keys: float, cost: ReadCost) -> float:
+    """Return how many rows are read in the time in which keys are looked up."""
+    rows_per_key = cost.rows_per_key
+    if not view.index.finds_few_zones:
+        rows_per_key *= _SHARE_OF_FILTER * view.num_zones
+    return num_keys * rows_per_key / (_REMOTE_READ_FACTOR if view.index.has_round_trips else 1)
+
+
+def _rows_by_filters(view: IndexView, hashes: np.ndarray, cost: ReadCost) -> RowRanges:
+    rows, num_searched = view.uncovered, 0
+    num_rows = max(len(view.covered), 1)
+    excluded_before = 1.0
+    for num_keys in (_SAMPLE_KEYS, _LARGE_SAMPLE_KEYS):
+        if hashes.size <= 2 * num_keys:
+            break
+        rows |= view.rows_with_any(hashes[num_searched:num_keys])
+        num_left = hashes.size - num_keys
+        excluded = 1 - len(rows & view.covered) / num_rows
+        expected = excluded
+        if num_searched:
+            # Suppose that the other keys exclude zones at the same rate as the second sample.
+            expected *= (excluded / excluded_before) ** (num_left / (num_keys - num_searched))
+        lookup = min(_lookup_cost(view, num_left, cost), _MAX_FILTER_COST * num_rows)
+        # All keys are looked up in an excluded zone, and half of them on average in another one.
+        if lookup * (1 + expected) / 2 >= expected * num_rows:
+            return view.all_rows
+        num_searched, excluded_before = num_keys, excluded
+    return rows | view.rows_with_any(hashes[num_searched:])
+
+
+def _find_by_pairs(view: IndexView, hashes: np.ndarray, cost: ReadCost) -> FoundKeys:
+    everywhere = FoundKeys(view.all_rows)
+    if not view.num_zones or not _pairs_pay(view, hashes, cost):
+        return everywhere
+    found = _find_pairs(view, hashes, max_pairs=max(len(view.covered), _MIN_MAX_PAIRS))
+    if found is None:
+        return everywhere
+    zones = RowRanges.from_arrays(found.zones, found.zones + view.index.entry.number_of_items)
+    rows = (zones & view.covered) | view.uncovered
+    return FoundKeys(rows, None if view.uncovered else found.hashes)
+
+
+def _pairs_pay(view: IndexView, hashes: np.ndarray, cost: ReadCost) -> bool:
     """Return whether so few zones may hold any of the hashes that a search takes less time."""
     if hashes.size < 2 * _SAMPLE_KEYS:
         return True
-    if not may_pay(view, hashes.size, cost):
+    num_rows, lookup = len(view.covered), _lookup_cost(view, hashes.size, cost)
+    if lookup >= num_rows:
         return False
-    num_rows, lookup_rows = len(view.covered), cost.rows_per_key * hashes.size
     sample = _sample(hashes)
     scale = hashes.size / sample.size
-    max_pairs = int((num_rows - lookup_rows) / (cost.rows_per_key * scale))
-    hits = _find(view, sample, max_pairs)
-    if hits is None:
+    # To process a zone that is found takes as long as a lookup.
+    cost_of_pair = _lookup_cost(view, scale, cost)
+    found = _find_pairs(view, sample, int((num_rows - lookup) / cost_of_pair))
+    if found is None:
         return False
-    num_pairs = hits.num_pairs * scale
-    kept_zones = extrapolate_zones(hits.zones.size, hits.num_pairs, num_pairs, view.num_zones)
+    num_pairs = found.num_pairs * scale
+    kept_zones = extrapolate_zones(found.zones.size, found.num_pairs, num_pairs, view.num_zones)
     kept_rows = num_rows * kept_zones / view.num_zones
     if kept_rows > cost.max_share * num_rows:
         return False
-    return lookup_rows + cost.rows_per_key * num_pairs + kept_rows < num_rows
+    return lookup + cost_of_pair * found.num_pairs + kept_rows < num_rows
 
 
 def _sample(hashes: np.ndarray) -> np.ndarray:
@@ -162,7 +202,7 @@ def _expected_distinct(size: float, num_drawn: float) -> float:
     return -size * float(np.expm1(-num_drawn / size))
 
 
-def _find(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Hits | None:
+def _find_pairs(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Pairs | None:
     """Return the zones that may hold a hash, or None if there are too many pairs of them."""
     # Tables visit their blocks in the order of hashes. Sorting the hashes, and finding those that
     # are held again, takes less time than sorting them with their positions.
@@ -185,19 +225,4 @@ def _find(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Hits | None:
             num_unmerged = parts[0].size
             merge_at = max(_MIN_MERGED_ZONES, 2 * num_unmerged)
     zones = distinct_numbers(np.concatenate(parts))
-    return _Hits(zones, hashes_among(hashes, ordered[is_held]), num_pairs)
-
-
-def hashes_among(hashes: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """Return which hashes are in a sorted array, bool."""
-    if not ordered.size:
-        return np.zeros(hashes.size, dtype=bool)
-    # A table of the low bits excludes most of the others, if few hashes are among them.
-    mask = np.uint64((1 << (8 * ordered.size).bit_length()) - 1)
-    has_low_bits = np.zeros(int(mask) + 1, dtype=bool)
-    has_low_bits[ordered & mask] = True
-    is_among = has_low_bits[hashes & mask]
-    candidates = np.flatnonzero(is_among)
-    nearest = np.minimum(ordered.searchsorted(hashes[candidates]), ordered.size - 1)
-    is_among[candidates] = ordered[nearest] == hashes[candidates]
-    return is_among
+    return _Pairs(zones, ordered[is_held], num_pairs)

@@ -38,21 +38,11 @@ from zonebloom.index.table import IndexTable, ValueTable, ZoneRuns
 from zonebloom.index.zone_map.table import read_zone_map, zone_map_schema
 from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
-from zonebloom.values.probe import Probe
 
 if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
     from zonebloom.sbbf.filter import Sbbf
 
-# A search for more than twice this number of keys looks up a sample of this size first.
-_SAMPLE_KEYS = 1 << 10
-# Looking up a key in the filter of a zone takes as long as reading this share of a row.
-_ROWS_PER_CHECK = 0.08
-# The same in an object store, from which reading rows takes longer.
-_REMOTE_ROWS_PER_CHECK = 0.01
-# The most that looking up all keys in a zone may cost in this model, as a share of reading its
-# rows. The estimate of rows is too low for wide rows.
-_MAX_SEARCH_COST = 0.8
 # What to ask an index.
 Question = KeyQuestion | ValueQuestion
 # The first address of zones and the address after their last row; both int64, shape (n,).
@@ -121,9 +111,9 @@ class LoadedIndex:
         return self.rule.question(leaf, column_types)
 
     @property
-    def max_searched_keys(self) -> int | None:
-        """Return the limit of the kind of this index: `IndexKind.max_searched_keys`."""
-        return 0 if self._kind is None else self._kind.max_searched_keys
+    def finds_few_zones(self) -> bool:
+        """Whether the kind of this index does: `IndexKind.finds_few_zones`."""
+        return self._kind is not None and self._kind.finds_few_zones
 
     @cached_property
     def _kind(self) -> IndexKind | None:
@@ -331,38 +321,13 @@ class IndexView:
                 bounds.append(self._bounds(table, find(question.column_type, question.leaf)))
         return self._rows(bounds) if bounds else self._uncovered
 
-    def matches(self, probe: Probe) -> RowRanges:
-        """Return the rows of zones that may hold a probe's values, and all rows not covered."""
-        hashes = probe.hashes
-        limit = None if hashes.size < 2 else self.index.max_searched_keys
-        if limit is None:
-            return self._rows_of(hashes)
-        rows, num_searched = self._uncovered, 0
-        excluded_before = 1.0
-        for num_keys in (_SAMPLE_KEYS, limit):
-            if hashes.size <= 2 * num_keys:
-                break
-            rows |= self._rows_of(hashes[num_searched:num_keys])
-            num_left = hashes.size - num_keys
-            excluded = 1 - len(rows & self.covered) / max(len(self.covered), 1)
-            expected = excluded
-            if num_searched:
-                # Suppose that the other keys exclude zones at the same rate as the second sample.
-                expected *= (excluded / excluded_before) ** (num_left / (num_keys - num_searched))
-            if not self._pays_to_search(num_left, expected):
-                return self.covered | self._uncovered
-            num_searched, excluded_before = num_keys, excluded
-        return rows | self._rows_of(hashes[num_searched:])
+    @property
+    def all_rows(self) -> RowRanges:
+        """Return the rows that the index covers, and all others."""
+        return self.covered | self._uncovered
 
-    def _pays_to_search(self, num_keys: int, excluded: float) -> bool:
-        """Return whether looking up keys takes less time than reading the zones they exclude."""
-        zone_rows = self.index.entry.number_of_items
-        rows_per_check = _REMOTE_ROWS_PER_CHECK if self.index.has_round_trips else _ROWS_PER_CHECK
-        cost = min(num_keys * rows_per_check / zone_rows, _MAX_SEARCH_COST)
-        # All keys are looked up in an excluded zone, and half of them on average in another one.
-        return excluded * (1 - cost) > (1 - excluded) * cost / 2
-
-    def _rows_of(self, hashes: np.ndarray) -> RowRanges:
+    def rows_with_any(self, hashes: np.ndarray) -> RowRanges:
+        """Return the rows of zones that may hold any of the hashes, and all rows not covered."""
         bounds = []
         for table, zones in zip(self._tables, self._find(hashes), strict=True):
             # Most tables do not hold the key.

@@ -1,14 +1,13 @@
 """Find the rows of keys, for upserts and deletes. A key may have one column or several.
 
-A few keys are searched in the indices, which select zones. So are many keys, if an index finds few
-zones for each of them. It also excludes keys that no row holds. Without such an index, many keys
-would select almost all zones, so all rows are compared with them, before they are decoded if
-possible.
+The indices are searched for the keys. They select zones, and a HASH index excludes keys that no row
+holds. Many keys may select almost all zones. Then all rows are compared with them, before they are
+decoded if possible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,15 +28,15 @@ from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.predicates import IsIn
-from zonebloom.predicates.ast import And, conjunction
-from zonebloom.predicates.tuples import tuples_of_keys
+from zonebloom.predicates.ast import conjunction
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
-    ManyKeySearch,
     NumberedPlan,
+    cost_of_keys,
+    existing_keys,
+    key_conditions,
     plan_candidates,
-    search_many_keys,
 )
 from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_summary import (
@@ -53,7 +52,7 @@ from zonebloom.scan.key_values import (
 )
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
-from zonebloom.scan.search import global_filter
+from zonebloom.scan.search import Search, global_filter
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.column_batches import Column
 from zonebloom.values.normal_types import normalized_type
@@ -192,30 +191,25 @@ def locate_keys(
             f"{', '.join(column.name for column in columns)} is read from the paths of the files; "
             "name a column of their rows as well"
         )
+    paths = tuple(column.path for column in columns)
     values, positions, count, unfitting_columns = _convert_keys(columns, given)
     if unfitting_columns:
         opened.look_at_all_files().require_types([column.path for column in unfitting_columns])
-    key_search: ManyKeySearch | None = None
     if positions.size > MAX_SEARCHED_KEYS:
         snapshot = opened.look_at_all_files()
         for number in stored_numbers:
             passing = _pass_global_filter(snapshot, columns[number], values[number])
             if passing is not None:
                 values, positions = _take_keys(values, positions, passing)
-        if positions.size > MAX_SEARCHED_KEYS:
-            paths = {columns[number].path: values[number] for number in stored_numbers}
-            key_search = search_many_keys(snapshot, paths)
-            if key_search is not None:
-                values, positions = _take_keys(values, positions, key_search.keys)
+    snapshot, search, existing = _search_keys(opened, columns, values)
+    if existing is not None:
+        values, positions = _take_keys(values, positions, existing)
+    search.predicate = conjunction(map(IsIn, paths, values))
     with thread_pool(num_cores() + 1) as pool:
-        # Build the hash table of the keys while files are listed.
-        keys = _ExactKeyFilter(
-            tuple(column.path for column in columns), pool.submit(RowNumbers, values)
-        )
-        keys_by_column = dict(zip(columns, values, strict=True))
-        present, found = _find_rows(
-            opened, keys, keys_by_column, constant_columns, key_search, pool
-        )
+        # Build the hash table of the keys while the scan is planned.
+        keys = _ExactKeyFilter(paths, pool.submit(RowNumbers, values))
+        stored = {columns[number]: values[number] for number in stored_numbers}
+        found = _find_rows(opened, snapshot, search, keys, stored, pool)
     places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in found)]
     numbers = np.concatenate([np.empty(0, np.int32), *(part for _, _, part in found)])
     key_numbers = keys.numbers.result().key_numbers
@@ -223,7 +217,7 @@ def locate_keys(
         all_keys = np.full(count, -1)
         all_keys[positions] = key_numbers
         key_numbers = all_keys
-    return KeyLocations(present, np.concatenate(places), numbers, key_numbers)
+    return KeyLocations(snapshot.fragments, np.concatenate(places), numbers, key_numbers)
 
 
 @dataclass(frozen=True)
@@ -246,42 +240,30 @@ class _ExactKeyFilter(FilterByKeys):
         return np.flatnonzero(self.of_rows(table) >= 0)
 
 
+def _search_keys(
+    opened: OpenedDataset, columns: Sequence[Column], values: Sequence[pa.Array]
+) -> tuple[Snapshot, Search, np.ndarray | None]:
+    """Search the indices for keys.
+
+    Also return the positions of the keys that rows may hold, or None if that may be all of them.
+    """
+    keys = {column.path: array for column, array in zip(columns, values, strict=True)}
+    conditions = key_conditions(keys, opened.indices.values())
+    snapshot, search = opened.search(conjunction(conditions), cost_of_keys(len(values[0])))
+    return snapshot, search, existing_keys(search, conditions)
+
+
 def _find_rows(
     opened: OpenedDataset,
+    snapshot: Snapshot,
+    search: Search,
     keys: _ExactKeyFilter,
-    columns: Mapping[Column, pa.Array],
-    constant_columns: Collection[str],
-    key_search: ManyKeySearch | None,
+    stored_columns: Mapping[Column, pa.Array],
     pool: ThreadPoolExecutor,
-) -> tuple[Sequence[PresentFragment], list[_FoundRows]]:
-    """Return the current files, and the rows of each file read that may hold keys."""
-    num_keys = len(next(iter(columns.values())))
-    has_many_keys = num_keys > MAX_SEARCHED_KEYS
-    terms = [IsIn(column.path, values) for column, values in columns.items()]
-    predicate = conjunction(terms)
-    stored_columns = {
-        column: values
-        for column, values in columns.items()
-        if column.path[0] not in constant_columns
-    }
-    if key_search is None:
-        paths = {column.path: values for column, values in columns.items()}
-        combined = [index.columns for index in opened.indices.values() if index.rule.other_columns]
-        tuples = tuples_of_keys(paths, combined)
-        snapshot, search = opened.search(And((*tuples, *terms)) if tuples else predicate)
-        search.predicate = predicate
-    else:
-        snapshot = key_search.snapshot
-        other_keys = [
-            IsIn(column.path, values)
-            for column, values in columns.items()
-            if column.path not in key_search.columns
-        ]
-        search = opened.search_within(
-            snapshot, conjunction(other_keys), rows=key_search.rows, views=key_search.views
-        )
-        search.predicate = predicate
+) -> list[_FoundRows]:
+    """Return the rows of each file read that may hold keys."""
     present = snapshot.fragments
+    has_many_keys = len(next(iter(stored_columns.values()))) > MAX_SEARCHED_KEYS
     types = tuple(normalized_type(column.type) for column in stored_columns)
     ranges = [
         # For few keys, key ranges exclude no more than the filters do.
@@ -291,17 +273,15 @@ def _find_rows(
         for column, kind in zip(stored_columns, types, strict=True)
     ]
     may_hold = fragments_with_keys(ranges, list(stored_columns.values()))
-    names = list(dict.fromkeys(column.path[0] for column in columns))
+    names = list(dict.fromkeys(path[0] for path in keys.paths))
     # Few rows hold values of few keys in each column. Those that hold no key are left out later.
-    is_exact = len(columns) == 1 or not has_many_keys
-    request = Request(names, keys, predicate=predicate, is_predicate_exact=is_exact)
+    is_exact = len(keys.paths) == 1 or not has_many_keys
+    request = Request(names, keys, predicate=search.predicate, is_predicate_exact=is_exact)
     plans_to_read = [
         _plan_by_row_groups(snapshot, part) for part in plan_candidates(snapshot, search, may_hold)
     ]
     read = partial(_read_rows, Execution(opened.source, request), keys)
-    return present, list(
-        chain.from_iterable(map_in_order(pool, read, plans_to_read, num_cores() + 1))
-    )
+    return list(chain.from_iterable(map_in_order(pool, read, plans_to_read, num_cores() + 1)))
 
 
 def _convert_keys(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import call_collecting, warn
-from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import (
     Coverage,
@@ -38,7 +37,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.fit import indexed_columns
 from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost
-from zonebloom.index.matching import IndexView, LoadedIndex
+from zonebloom.index.matching import LoadedIndex
 from zonebloom.predicates import (
     Equals,
     IsIn,
@@ -296,27 +295,6 @@ class OpenedDataset:
         search = search_indices(snapshot, predicate, cost)
         if search.used_views:
             self._report_gaps_of(snapshot, tuple(search.used_views))
-        return search
-
-    def search_within(
-        self,
-        snapshot: Snapshot,
-        predicate: Predicate,
-        *,
-        rows: RowRanges,
-        views: Mapping[str, IndexView],
-    ) -> Search:
-        """Search a snapshot for a predicate, in the rows that a search of other indices has left.
-
-        ``views`` are these indices, by name.
-        """
-        search = search_indices(snapshot, predicate)
-        search.used_views.update(views)
-        self._report_gaps(snapshot, search)
-        result = search.result
-        search.result = SearchResult(
-            result.universe, at_most=result.at_most & rows, null_free=False
-        )
         return search
 
     def plan(

@@ -84,7 +84,7 @@ def plan_search(
         num_fragments=len(snapshot.fragments),
         data_bytes=counter.num_bytes,
         data_reads=counter.num_requests,
-        narrow_lists=tuple(search.existing_keys.values()),
+        narrow_lists=search.narrow_lists,
         source=snapshot.source,
     )
     if not is_described:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
-from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost, may_pay, search_keys
+from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost, find_keys
 from zonebloom.index.kinds import is_known_kind, why_no_kind_answers
 from zonebloom.index.matching import IndexView, LoadedIndex, Question
 from zonebloom.index.row_keys.rules import KeyQuestion
@@ -46,7 +46,7 @@ from zonebloom.predicates.tuples import with_tuples
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.snapshot import ColumnIndices, Snapshot
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.probe import Probe, hash_keys
+from zonebloom.values.probe import Probe
 
 if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
@@ -54,15 +54,12 @@ if TYPE_CHECKING:
 
 ColumnPredicate: TypeAlias = Equals | IsIn | Compares | IsNull | HasElement | HasText | HasTuple
 
-# Longer lists of keys are searched by `zonebloom.index.key_search`, if the kind of an index allows.
-_MAX_SINGLE_SEARCH = 1 << 14
-
 
 class NoIndex(str):
     """The reason why a part of a filter is not answered, if its column has no index."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Search:
     """The result of a search, with details for its description.
 
@@ -82,9 +79,9 @@ class Search:
         The ids of equalities that an index of several columns answers together.
     uses : list of (str, str, RowRanges)
         The indices that were asked, by name, with the condition and the rows that each left.
-    existing_keys : dict of int to (IsIn, IsIn)
-        The parts of the filter that are long lists of keys, by their id, and the same without keys
-        that no row of the snapshot holds.
+    existing_keys : dict of int to (IsIn or HasTuple, int64 array)
+        The parts of the filter that are long lists of keys, by their id, and the positions of the
+        keys that a row of the snapshot may hold.
     """
 
     predicate: Predicate
@@ -95,7 +92,16 @@ class Search:
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
     answered_terms: set[int] = field(default_factory=set)
     uses: list[tuple[str, Predicate, RowRanges]] = field(default_factory=list)
-    existing_keys: dict[int, tuple[IsIn, IsIn]] = field(default_factory=dict)
+    existing_keys: dict[int, tuple[IsIn | HasTuple, np.ndarray]] = field(default_factory=dict)
+
+    @cached_property
+    def narrow_lists(self) -> tuple[tuple[IsIn, IsIn], ...]:
+        """The long lists of keys, and the same without keys that no row of the snapshot holds."""
+        return tuple(
+            (leaf, replace(leaf, values=leaf.values.take(from_numpy(existing))))
+            for leaf, existing in self.existing_keys.values()
+            if isinstance(leaf, IsIn)
+        )
 
     @property
     def narrow_predicate(self) -> Predicate:
@@ -103,11 +109,10 @@ class Search:
 
         It is true for the same rows as the predicate, unless a file changes after the snapshot.
         """
-        if not self.existing_keys:
+        lists = {id(leaf): narrow for leaf, narrow in self.narrow_lists}
+        if not lists:
             return self.predicate
-        return replace_leaves(
-            self.predicate, lambda leaf: self.existing_keys.get(id(leaf), (leaf, leaf))[1]
-        )
+        return replace_leaves(self.predicate, lambda leaf: lists.get(id(leaf), leaf))
 
 
 def search_indices(
@@ -418,28 +423,15 @@ class _IndexLookup(_Answer):
         return rows | view.nulls() if question.nulls_match else rows
 
     def _rows_with_key(self, view: IndexView, probe: Probe) -> RowRanges:
-        predicate = leaf = self._predicate
-        if id(leaf) in self._search.existing_keys:
-            _, predicate = self._search.existing_keys[id(leaf)]
-        if (
-            not isinstance(leaf, IsIn)
-            or not isinstance(predicate, IsIn)
-            or len(predicate.values) <= _MAX_SINGLE_SEARCH
-            or view.index.max_searched_keys is not None
-        ):
-            return view.matches(probe)
-        if not may_pay(view, len(predicate.values), self._search.cost):
-            return view.covered | view.uncovered
-        column_type = self._snapshot.indices_of_column(predicate.column).column_type
-        bulk = None if column_type is None else hash_keys(column_type, predicate.values)
-        if bulk is None:
-            return view.matches(probe)
-        result = search_keys(view, bulk, len(predicate.values), self._search.cost)
-        if result is None:
-            return view.covered | view.uncovered
-        existing = predicate.values.take(from_numpy(np.flatnonzero(result.may_exist)))
-        self._search.existing_keys[id(leaf)] = leaf, replace(leaf, values=existing)
-        return result.rows
+        found = find_keys(view, probe.hashes, self._search.cost)
+        leaf, keys = self._predicate, probe.keys
+        if found.hashes is not None and keys is not None and isinstance(leaf, IsIn | HasTuple):
+            existing = keys.with_hash_among(found.hashes)
+            if id(leaf) in self._search.existing_keys:
+                _, before = self._search.existing_keys[id(leaf)]
+                existing = np.intersect1d(before, existing, assume_unique=True)
+            self._search.existing_keys[id(leaf)] = leaf, existing
+        return found.rows
 
 
 class _Required(_Answer):

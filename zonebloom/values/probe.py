@@ -38,6 +38,8 @@ class Probe:
 
     hashes: np.ndarray
     unusable_reason: str | None = None
+    # Which hash is of which literal, if they were hashed in bulk.
+    keys: BulkProbe | None = None
 
 
 def hash_bytes(data: bytes) -> int:
@@ -89,7 +91,8 @@ def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
             return probe(column, values[int(bulk.anywhere[0])])
         hashes = bulk.of_keys_and_zeros()
         first_hashes = distinct_numbers(hashes[:_MAX_SORTED_HASHES])
-        return Probe(np.concatenate([first_hashes, hashes[_MAX_SORTED_HASHES:]]))
+        hashes = np.concatenate([first_hashes, hashes[_MAX_SORTED_HASHES:]])
+        return Probe(hashes, keys=bulk)
     all_hashes = [_NO_HASHES]
     for value in values:
         value_probe = probe(column, value)
@@ -126,6 +129,15 @@ class BulkProbe:
         """Return all hashes. Those of zeros come last, once for all zeros."""
         return np.concatenate([self.hashes, self.zero_hashes]) if self.zeros.size else self.hashes
 
+    def with_hash_among(self, hashes: np.ndarray) -> np.ndarray:
+        """Return the positions of keys with a hash among sorted ones, or that may be anywhere."""
+        is_among = hashes_among(self.of_keys_and_zeros(), hashes)
+        count = self.positions.size
+        found = [self.positions[is_among[:count]], self.anywhere]
+        if is_among[count:].any():
+            found.append(self.zeros)
+        return np.sort(np.concatenate(found))
+
 
 def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe | None:
     """Return the hashes of many keys, or None if keys of their type have to be probed one by one.
@@ -148,6 +160,21 @@ def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe | None:
         has_null = key_hashes.null_count
         positions = np.flatnonzero(key_hashes.is_valid()) if has_null else np.arange(len(keys))
     return BulkProbe(hashes, positions, _NO_POSITIONS, _NO_HASHES, _NO_POSITIONS)
+
+
+def hashes_among(hashes: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Return which hashes are in a sorted array, bool."""
+    if not ordered.size:
+        return np.zeros(hashes.size, dtype=bool)
+    # A table of the low bits excludes most of the others, if few hashes are among them.
+    mask = np.uint64((1 << (8 * ordered.size).bit_length()) - 1)
+    has_low_bits = np.zeros(int(mask) + 1, dtype=bool)
+    has_low_bits[ordered & mask] = True
+    is_among = has_low_bits[hashes & mask]
+    candidates = np.flatnonzero(is_among)
+    nearest = np.minimum(ordered.searchsorted(hashes[candidates]), ordered.size - 1)
+    is_among[candidates] = ordered[nearest] == hashes[candidates]
+    return is_among
 
 
 def _integers_in_range(keys: pa.Array, column: pa.DataType) -> tuple[pa.Array, np.ndarray]:

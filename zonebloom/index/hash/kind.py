@@ -30,6 +30,7 @@ class HashKind(IndexKind):
     name = "HASH"
     file_name = "hash.buckets"
     is_read_in_parts = True
+    finds_few_zones = True
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         known_names = [field.name for field in fields(HashParameters)]

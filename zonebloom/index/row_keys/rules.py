@@ -224,7 +224,7 @@ class TupleRule(KeyRule):
             return "another index is of these columns"
         bulk = self.hash_tuples(leaf.values, column_types)
         if bulk is not None:
-            return KeyQuestion((Probe(bulk.hashes),))
+            return KeyQuestion((Probe(bulk.hashes, keys=bulk),))
         found = [np.empty(0, dtype=np.uint64)]
         for values in zip(*leaf.values, strict=True):
             probes = list(map(probe, column_types, values))

@@ -21,16 +21,12 @@ from zonebloom.index.zone_bloom.rows import RowTable, read_row_table, write_row_
 if TYPE_CHECKING:
     from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
 
-# A filter of the default size holds every second zone for so many absent keys.
-_MAX_SEARCHED_KEYS = 1 << 14
-
 
 class ZoneBloom(IndexKind):
     """The zone Bloom index."""
 
     name = "BLOOMFILTER"
     file_name = "bloomfilter.arrow"
-    max_searched_keys = _MAX_SEARCHED_KEYS
     # Segments are searched one after another at no extra cost, because they are in memory.
     task_size_factor = 1
 

@@ -37,7 +37,6 @@ class ZoneMap(IndexKind):
     name = "ZONEMAP"
     file_name = "zonemap.arrow"
     takes_values = True
-    max_searched_keys = 1
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         if pt.is_boolean(hashed_type(column_type)):

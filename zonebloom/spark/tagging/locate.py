@@ -26,16 +26,17 @@ from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.index.zone_map.bounds import ZoneBounds
-from zonebloom.predicates import Constant, Predicate
+from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.spark_calendar import may_be_rebased, without_rebased_literals
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
     NumberedPlan,
-    keys_predicate,
+    cost_of_keys,
+    existing_keys,
+    key_conditions,
     plan_candidates,
-    search_many_keys,
     searchable_columns,
 )
 from zonebloom.scan.key_summary import (
@@ -45,6 +46,7 @@ from zonebloom.scan.key_summary import (
 )
 from zonebloom.scan.key_values import normalized_values
 from zonebloom.scan.plan import FragmentPlan
+from zonebloom.scan.search import Search
 from zonebloom.scan.tasks import split_into_partitions
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.memory import TableSource
@@ -170,12 +172,11 @@ def _plan_candidates(
     keys: DataFrame, columns: KeyFrameColumns, files: SparkFiles, snapshot: Snapshot
 ) -> tuple[list[NumberedPlan], KeyBloomFilter, bool]:
     """Return what to read, a filter of its rows, and whether the driver has collected the keys."""
-    opened = files.dataset.opened
     indexed_names = _usable_indices(files, columns)
     # Spark may show times of other columns in another calendar than the one that was indexed.
     exact_paths = {(name,) for name in indexed_names if name not in files.rebase.time_columns}
     finds_many = any(
-        index.max_searched_keys is None and exact_paths.issuperset(index.columns)
+        index.finds_few_zones and exact_paths.issuperset(index.columns)
         for index in snapshot.indices.values()
     )
     max_keys = _MAX_COLLECTED_KEYS if finds_many else MAX_SEARCHED_KEYS
@@ -183,16 +184,15 @@ def _plan_candidates(
     collected_keys = arrow_table(probes.limit(max_keys + 1)).cast(columns.schema)
     are_collected = collected_keys.num_rows <= max_keys
     are_many = collected_keys.num_rows > MAX_SEARCHED_KEYS
-    many_keys = None
+    search = None
+    if are_collected:
+        # A null equals nothing.
+        collected_keys = collected_keys.drop_null()
     if are_collected and are_many:
-        values = {
-            (name,): normalized_values(collected_keys.column(number).combine_chunks())
-            for number, name in enumerate(columns.names)
-            if (name,) in exact_paths
-        }
-        many_keys = search_many_keys(snapshot, values)
-        if many_keys is not None:
-            collected_keys = collected_keys.take(from_numpy(many_keys.keys))
+        names = [name for name in indexed_names if (name,) in exact_paths]
+        search, existing = _search_keys(files, snapshot, columns, names, collected_keys)
+        if existing is not None:
+            collected_keys = collected_keys.take(from_numpy(existing))
     types = tuple(columns.schema.types)
     ranges = _key_ranges(files, columns, snapshot)
     if are_collected:
@@ -200,15 +200,11 @@ def _plan_candidates(
         sbbf, may_match = summarize_keys(batches, collected_keys.num_rows, types, ranges)
     else:
         sbbf, may_match = _summarize_frame(probes, keys.count(), types, ranges)
-    search = None
-    if many_keys is not None:
-        search = opened.search_within(
-            snapshot, Constant(True), rows=many_keys.rows, views=many_keys.views
-        )
-    elif not are_many and may_match.any():
-        predicate = _key_predicate(files, columns, indexed_names, collected_keys)
-        if predicate is not None:
-            search = opened.search_snapshot(snapshot, predicate)
+    if are_collected and not are_many and may_match.any():
+        if indexed_names:
+            search, _ = _search_keys(files, snapshot, columns, indexed_names, collected_keys)
+        else:
+            _warn_of_no_index(files, columns)
     row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
     return plan_candidates(snapshot, search, may_match), row_filter, are_collected
 
@@ -228,15 +224,30 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     return usable_names
 
 
-def _key_predicate(
-    files: SparkFiles, columns: KeyFrameColumns, indexed: Sequence[str], keys: pa.Table
-) -> Predicate | None:
-    """Return a condition for indices that the rows of all keys meet. Warn if there is no index."""
-    if indexed:
-        # Key ranges already choose the files by partition columns.
-        named_keys = keys.rename_columns(list(columns.names))
-        indices = files.dataset.opened.indices.values()
-        return without_rebased_literals(keys_predicate(named_keys, indexed, indices))
+def _search_keys(
+    files: SparkFiles,
+    snapshot: Snapshot,
+    columns: KeyFrameColumns,
+    names: Sequence[str],
+    keys: pa.Table,
+) -> tuple[Search, np.ndarray | None]:
+    """Search the indices of some columns for keys.
+
+    Also return the positions of the keys that rows may hold, or None if that may be all of them.
+    """
+    # Key ranges already choose the files by partition columns.
+    named_keys = keys.rename_columns(list(columns.names))
+    values = {(name,): normalized_values(named_keys[name].combine_chunks()) for name in names}
+    opened = files.dataset.opened
+    conditions = list(
+        map(without_rebased_literals, key_conditions(values, opened.indices.values()))
+    )
+    cost = cost_of_keys(keys.num_rows)
+    search = opened.search_snapshot(snapshot, conjunction(conditions), cost)
+    return search, existing_keys(search, conditions)
+
+
+def _warn_of_no_index(files: SparkFiles, columns: KeyFrameColumns) -> None:
     instants = [name for name in columns.names if name in files.rebase.int96_columns]
     reason = f"there is no index on {', '.join(columns.names)}"
     advice = "make one with create_scalar_index"
@@ -244,7 +255,6 @@ def _key_predicate(
         reason = f"{', '.join(instants)} is INT96, for which no index is used"
         advice = "rewrite the files with TIMESTAMP_MICROS"
     warn(IndexNotUsedWarning(f"{reason}, so the key columns are read whole; {advice}"))
-    return None
 
 
 # Summaries of keys and of files
