@@ -45,6 +45,7 @@ from zonebloom.base.version import __version__ as __version__
 if TYPE_CHECKING:
     from zonebloom.base.row_ranges import RowRanges, SearchResult
     from zonebloom.building.request import IndexConfig
+    from zonebloom.changes.receipt import Receipt
     from zonebloom.facade.dataset import Dataset
     from zonebloom.facade.opening import dataset
     from zonebloom.parquet.encryption_keys import ParquetKeys
@@ -56,6 +57,7 @@ __all__ = [
     "Encryption",
     "IndexConfig",
     "ParquetKeys",
+    "Receipt",
     "RowRanges",
     "Sbbf",
     "SearchResult",
@@ -70,6 +72,7 @@ _MODULES = {
     "Encryption": "zonebloom.storage.encryption",
     "IndexConfig": "zonebloom.building.request",
     "ParquetKeys": "zonebloom.parquet.encryption_keys",
+    "Receipt": "zonebloom.changes.receipt",
     "RowRanges": "zonebloom.base.row_ranges",
     "Sbbf": "zonebloom.sbbf.filter",
     "SearchResult": "zonebloom.base.row_ranges",

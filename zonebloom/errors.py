@@ -131,6 +131,14 @@ class UnknownIndexKind(CatalogError):
     """An index is of a kind that is not registered in this process."""
 
 
+class ChangeRefused(ZoneBloomError):
+    """A table, or the rows of an upsert, do not allow a change. Nothing was written."""
+
+
+class ChangeConflict(ZoneBloomError):
+    """Other writers changed the files of an upsert or an erasure each time it was tried."""
+
+
 class EngineError(ZoneBloomError, RuntimeError):
     """The requested engine cannot run the build."""
 

@@ -15,6 +15,8 @@ from zonebloom.base.display import DisplayedList as Rows
 from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
 from zonebloom.catalog.vacuum import Vacuumed
+from zonebloom.changes.receipt import ChangedFile, KeyDigest, Receipt, Verification
+from zonebloom.changes.traces import Trace, Traces
 from zonebloom.facade.fragments import CandidateFragment
 from zonebloom.facade.optimizer import DatasetOptimizer
 from zonebloom.index.describe import EmbeddedDescription, IndexDescription
@@ -29,19 +31,25 @@ __all__ = [
     "Advice",
     "Advices",
     "CandidateFragment",
+    "ChangedFile",
     "DatasetOptimizer",
     "EmbeddedDescription",
     "Figures",
     "GlobalFilter",
     "IndexDescription",
+    "KeyDigest",
     "PlanText",
+    "Receipt",
     "Refreshed",
     "Rows",
     "ScanPlan",
     "ScanStats",
     "Scanner",
+    "Trace",
+    "Traces",
     "Vacuumed",
     "ValidatedIndex",
+    "Verification",
 ]
 
 

@@ -347,6 +347,10 @@ class Catalog:
             folders.append(folder)
         self.store.remove_empty_folders(folders)
 
+    def numbers(self) -> list[int]:
+        """Return the numbers of the versions that exist, ascending."""
+        return sorted(self._numbers())
+
     def _numbers(self) -> list[int]:
         try:
             return self._log.numbers()

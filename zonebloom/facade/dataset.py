@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from zonebloom.base.display import DisplayedDict, DisplayedList
     from zonebloom.building.adopt import Adopted
     from zonebloom.building.request import IndexConfig
-    from zonebloom.catalog.store import Catalog
     from zonebloom.catalog.vacuum import Vacuumed
+    from zonebloom.changes.receipt import Receipt
+    from zonebloom.changes.traces import Traces
     from zonebloom.facade.fragments import ReadOptions, ScanOptions
     from zonebloom.facade.optimizer import DatasetOptimizer
-    from zonebloom.facade.pickled import PickledDataset
+    from zonebloom.facade.pickled import FileLister, PickledDataset
     from zonebloom.index.describe import EmbeddedDescription, IndexDescription
     from zonebloom.index.global_filter import GlobalFilter
     from zonebloom.index.validate import ValidatedIndex
-    from zonebloom.sources.source import Source
 
 
 class Dataset(pads.UnionDataset, Displayed):
@@ -110,7 +110,7 @@ class Dataset(pads.UnionDataset, Displayed):
         self,
         opened: OpenedDataset,
         title: str,
-        list_files: Callable[..., tuple[Source, Catalog]] | None = None,
+        list_files: FileLister | None = None,
         filters: tuple[Filter, ...] = (),
     ):
         super().__init__(opened.source.schema, [unreadable_dataset(opened.source.schema)])
@@ -136,6 +136,11 @@ class Dataset(pads.UnionDataset, Displayed):
         return _unpickled, (pickled, self._filters)
 
     # The files and their state
+
+    @property
+    def given_source(self) -> Any:
+        """The folder or table that was opened, or None if the files were named one by one."""
+        return None if self._list_files is None else self._list_files.source
 
     @property
     def schema(self) -> pa.Schema:
@@ -670,6 +675,145 @@ class Dataset(pads.UnionDataset, Displayed):
         opened = self.opened
         locations = key_locations(opened, columns, keys)
         return locations.by_file()
+
+    # Changes
+
+    def erase(
+        self,
+        columns: str | Sequence[str] | None = None,
+        keys: KeysLike | KeyTableLike | None = None,
+        *,
+        filter: Filter = None,
+        plan: bool = False,
+        commit_properties: Mapping[str, str] | None = None,
+        progress: ProgressOption = None,
+    ) -> Receipt:
+        """Delete the rows that hold some keys, and prove it.
+
+        Only the files that hold a key are read and written again. The indices are refreshed at the
+        end.
+
+        Parameters
+        ----------
+        columns, keys
+            As in `locate`.
+        filter : as for `scanner`, optional
+            Instead of columns and keys, the rows to delete.
+        plan : bool
+            Whether only to say what would happen. Nothing is changed then.
+        commit_properties : mapping of str to str, optional
+            Written to the commit of a Delta table, or to the summary of an Iceberg snapshot.
+        progress : bool or callable, optional
+            As in `create_scalar_index`.
+
+        Returns
+        -------
+        Receipt
+            With the proof, and with what still holds the keys: older versions, files, filters.
+
+        Raises
+        ------
+        InvalidArgument, ColumnNotFound, FilterError
+            Before anything is written.
+        ChangeRefused
+            If the table does not allow the change, for example because it is append-only.
+            Nothing was written.
+        ChangeConflict
+            If other writers came first five times. Nothing was changed.
+
+        Notes
+        -----
+        A Delta or Iceberg table changes in one commit, and a folder of Parquet files one file
+        after another: after an interruption, call again.
+
+        Examples
+        --------
+        >>> receipt = ds.erase("id", [42, 4242])
+        >>> receipt.num_deleted, receipt.verification.is_proven
+        (1, True)
+        >>> ds.count_rows("id = 42")
+        0
+        """
+        from zonebloom.facade.changing import erase
+
+        require_no_filter(self, "erase")
+        return erase(self, columns, keys, filter, plan, commit_properties, progress)
+
+    def upsert(
+        self,
+        rows: Any,
+        on: str | Sequence[str],
+        *,
+        when_matched: Literal["update", "ignore"] = "update",
+        when_not_matched: Literal["insert", "ignore"] = "insert",
+        columns: Sequence[str] | None = None,
+        plan: bool = False,
+        commit_properties: Mapping[str, str] | None = None,
+        progress: ProgressOption = None,
+    ) -> Receipt:
+        """Update the rows whose keys exist, insert the others, and prove it.
+
+        Parameters
+        ----------
+        rows : pyarrow Table or RecordBatchReader, or a frame of Polars or pandas
+            Columns of the dataset, in types that hold the same values. Columns that are left out
+            keep their values in updated rows, and are null in inserted ones. The rows of a reader
+            may be more than fit into memory.
+        on : str or list of str
+            The columns that are the key. No key may be null, NaN, or occur twice in the rows. If
+            the dataset has several rows with a key, all are updated.
+        when_matched : {"update", "ignore"}
+            What to do with rows whose key exists.
+        when_not_matched : {"insert", "ignore"}
+            What to do with rows whose key is new.
+        columns : list of str, optional
+            The columns to update; all columns of the rows by default.
+        plan, commit_properties, progress
+            As in `erase`.
+
+        Returns
+        -------
+        Receipt
+
+        Raises
+        ------
+        InvalidArgument, ColumnNotFound, ChangeRefused, ChangeConflict
+            As in `erase`.
+
+        Examples
+        --------
+        >>> rows = pa.table({"id": [42, 5000], "customer": ["C999", "C999"]})
+        >>> receipt = ds.upsert(rows, on="id")
+        >>> receipt.num_updated, receipt.num_inserted, receipt.verification.is_proven
+        (1, 1, True)
+        >>> ds.to_table(filter="id IN (42, 5000)")["day"].to_pylist()
+        [datetime.date(2024, 5, 2), None]
+        """
+        from zonebloom.facade.changing import upsert
+
+        require_no_filter(self, "upsert")
+        return upsert(
+            self,
+            rows,
+            on,
+            when_matched,
+            when_not_matched,
+            columns,
+            plan,
+            commit_properties,
+            progress,
+        )
+
+    def check_receipt(self, receipt: Receipt, keys: Any = None, *, purge: bool = False) -> Traces:
+        """Look what still holds the keys of a receipt; see `Receipt.check`.
+
+        >>> receipt = ds.erase("id", [43])
+        >>> bool(ds.check_receipt(receipt)), bool(ds.check_receipt(receipt, [43], purge=True))
+        (True, False)
+        """
+        from zonebloom.facade.changing import check_receipt
+
+        return check_receipt(receipt, self, keys, purge=arguments.require_bool(purge, "purge"))
 
     # Indices
 

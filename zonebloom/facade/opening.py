@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pyarrow.fs as pafs
@@ -186,6 +184,27 @@ class OpenOptions(SourceOptions):
         return replace_fields(self, index_dir=index_dir, embedded_filters=embedded_filters)
 
 
+@dataclass(frozen=True)
+class SourceLister:
+    """A `FileLister` of a source.
+
+    Attributes
+    ----------
+    source : object
+        As it was given to `dataset`; paths are absolute.
+    options : OpenOptions
+    index_dir : str or None
+        Replaces that of the options, for example after the index was moved.
+    """
+
+    source: Any
+    options: OpenOptions
+    index_dir: str | None = None
+
+    def __call__(self, index_dir: str | None = None) -> tuple[Source, Catalog]:
+        return _list_files(self.source, self.options, index_dir=index_dir or self.index_dir)
+
+
 class OpenedSource(NamedTuple):
     """An opened dataset, its name in messages, and a function that lists its files again.
 
@@ -194,7 +213,7 @@ class OpenedSource(NamedTuple):
 
     opened: OpenedDataset
     title: str
-    list_files: Callable[..., tuple[Source, Catalog]] | None
+    list_files: SourceLister | None
 
 
 def open_source(source: Any, options: OpenOptions) -> OpenedSource:
@@ -204,10 +223,10 @@ def open_source(source: Any, options: OpenOptions) -> OpenedSource:
     title = arguments.require_path(source, "source") if is_path else None
     is_listed = source_kind(source).is_listed(source)
     source, filesystem = _absolute_source(source, title, options.filesystem)
-    list_files = partial(_list_files, source, replace_fields(options, filesystem=filesystem))
+    list_files = SourceLister(source, replace_fields(options, filesystem=filesystem))
     files, catalog = list_files()
     if options.index_dir is not None:
-        list_files = partial(list_files, index_dir=catalog.folder)
+        list_files = replace_fields(list_files, index_dir=catalog.folder)
     opened = OpenedDataset(files, catalog, embedded_filters=options.embedded_filters)
     opened.open_indices_ahead()
     title = without_secrets(title or opened.source.root)

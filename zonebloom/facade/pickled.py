@@ -7,10 +7,11 @@ import posixpath
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Protocol
 
 import pyarrow.fs as pafs
 
@@ -21,6 +22,21 @@ from zonebloom.errors import CatalogError, IndexNotUsedWarning
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
 from zonebloom.storage.encryption import Encryption
+
+
+class FileLister(Protocol):
+    """A function that lists the files of a source as they are now, and opens their index.
+
+    Attributes
+    ----------
+    source : object
+        As it was given to `dataset`; paths are absolute.
+    """
+
+    @property
+    def source(self) -> Any: ...
+
+    def __call__(self, index_dir: str | None = None) -> tuple[Source, Catalog]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +67,7 @@ class PickledDataset:
     version: int | None
     embedded_filters: bool
     title: str
-    list_files: Callable[[], tuple[Source, Catalog]] | None
+    list_files: FileLister | None
     index_files: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
@@ -59,7 +75,7 @@ class PickledDataset:
         cls,
         opened: OpenedDataset,
         title: str,
-        list_files: Callable[[], tuple[Source, Catalog]] | None,
+        list_files: FileLister | None,
     ) -> PickledDataset:
         """Return the state of a dataset. It does not pickle if it holds keys in clear."""
         source, catalog, version = opened.source, opened.catalog, opened.version

@@ -1,0 +1,1 @@
+"""Upsert and erase rows by key: find them by the index, write their files anew, prove it."""

@@ -1,0 +1,155 @@
+"""Check the rows of an upsert and the keys of an erasure, and convert them exactly."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.base import arguments
+from zonebloom.base.arrays import to_numpy
+from zonebloom.base.user_values import is_data_frame
+from zonebloom.errors import InvalidArgument
+
+# An error names this many rows.
+_MAX_NAMED_ROWS = 3
+
+
+@contextmanager
+def checked_rows(rows: Any, schema: pa.Schema, keys: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of an upsert in the types of a dataset.
+
+    A reader of batches may hold more rows than memory does. They go to a temporary file, which is
+    mapped into memory.
+
+    Raises
+    ------
+    InvalidArgument
+        If a column is unknown, if a value has no equal in the type of its column, or if keys are
+        null or NaN, or occur twice. The message names the first such rows.
+    """
+    if isinstance(rows, pa.RecordBatchReader):
+        with tempfile.TemporaryDirectory(prefix="zonebloom-") as folder:
+            path = str(Path(folder, "rows.arrow"))
+            wanted = _wanted_schema(rows.schema, schema, keys)
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, wanted) as writer:
+                first_row = 0
+                for batch in rows:
+                    table = _cast_exactly(pa.Table.from_batches([batch]), wanted, first_row)
+                    writer.write_table(table)
+                    first_row += batch.num_rows
+            with pa.memory_map(path) as file:
+                table = pa.ipc.open_file(file).read_all()
+                _require_distinct_keys(table, keys)
+                yield table
+        return
+    table = _as_table(rows)
+    table = _cast_exactly(table, _wanted_schema(table.schema, schema, keys), 0)
+    _require_distinct_keys(table, keys)
+    yield table
+
+
+def _as_table(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch) or hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    if is_data_frame(rows):
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    raise arguments.invalid_value(
+        rows, "rows", "give a pyarrow Table or RecordBatchReader, or a frame of Polars or pandas"
+    )
+
+
+def _wanted_schema(given: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> pa.Schema:
+    """Return the columns that are given, with the types of the dataset."""
+    for name in given.names:
+        if given.names.count(name) > 1:
+            raise InvalidArgument(f"rows have several columns {name!r}; give each once")
+        if name not in schema.names:
+            hint = arguments.suggest_names(name, schema.names, "the columns are")
+            raise InvalidArgument(f"rows have a column {name!r}, and the dataset has none; {hint}")
+    for name in keys:
+        if name not in given.names:
+            raise InvalidArgument(f"rows have no column {name!r}, which is a key; add it")
+    return pa.schema([schema.field(name).remove_metadata() for name in given.names])
+
+
+def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Table:
+    """Return the rows in other types. Raise `InvalidArgument` for values that would change."""
+    columns = []
+    for field in wanted:
+        column = table.column(field.name)
+        if not field.nullable and column.null_count:
+            named = _named_rows(to_numpy(column.is_null()), first_row)
+            raise InvalidArgument(f"column {field.name!r} takes no nulls, but {named} have one")
+        if column.type != field.type:
+            column = _cast_column(column, field, first_row)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def _cast_column(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> pa.ChunkedArray:
+    try:
+        converted = column.cast(field.type)
+        if _are_equal(converted.cast(column.type), column):
+            return converted
+    except pa.ArrowException:
+        pass
+    if len(column) > 1:
+        # Look for the first row that cannot be converted.
+        middle = len(column) // 2
+        _cast_column(column.slice(0, middle), field, first_row)
+        _cast_column(column.slice(middle), field, first_row + middle)
+    raise InvalidArgument(
+        f"row {first_row:,} of the rows has {arguments.short_repr(column[0].as_py())} in column "
+        f"{field.name!r}, which no {field.type} equals; convert the column, and give the rows again"
+    )
+
+
+def _are_equal(values: pa.ChunkedArray, others: pa.ChunkedArray) -> bool:
+    if values.equals(others):
+        return True
+    if not pa.types.is_floating(values.type):
+        return False
+    # NaN equals NaN here.
+    return np.array_equal(values.to_numpy(), others.to_numpy(), equal_nan=True)
+
+
+def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
+    key_columns = []
+    for name in keys:
+        column = table.column(name)
+        is_absent = to_numpy(column.is_null(nan_is_null=True).combine_chunks())
+        if is_absent.any():
+            named = _named_rows(is_absent, 0)
+            raise InvalidArgument(f"key {name!r} is null or NaN in {named}; leave these rows out")
+        if pa.types.is_floating(column.type):
+            # Negative zero equals zero.
+            column = pc.call_function("add", [column, pa.scalar(0.0, column.type)])
+        key_columns.append(column)
+    numbered = pa.table([*key_columns, pa.array(np.arange(table.num_rows))], [*keys, "\0row"])
+    groups = numbered.group_by(list(keys)).aggregate([("\0row", "min"), ("\0row", "max")])
+    first, last = (groups.column(f"\0row_{which}").to_numpy() for which in ("min", "max"))
+    repeated = np.flatnonzero(first != last)
+    if repeated.size:
+        number = repeated[np.argmin(first[repeated])]
+        key = table.select(list(keys)).slice(int(first[number]), 1).to_pylist()[0]
+        raise InvalidArgument(
+            f"{repeated.size:,} keys occur more than once in the rows, first "
+            f"{arguments.short_repr(key)} in rows {first[number]:,} and {last[number]:,}; keep one "
+            "row of each key"
+        )
+
+
+def _named_rows(is_bad: np.ndarray, first_row: int) -> str:
+    numbers = np.flatnonzero(is_bad)
+    named = ", ".join(f"{first_row + number:,}" for number in numbers[:_MAX_NAMED_ROWS].tolist())
+    more = numbers.size - _MAX_NAMED_ROWS
+    return f"rows {named}" + (f" and {more:,} more" if more > 0 else "")

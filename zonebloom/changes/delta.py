@@ -1,0 +1,355 @@
+"""Change the files of a Delta table by a transaction of deltalake."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import posixpath
+import time
+import uuid
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from zonebloom.changes.places import FileChange
+from zonebloom.changes.tables import CommitRefused, group_rows, rows_by_scan
+from zonebloom.changes.writing import WrittenFile
+from zonebloom.errors import ChangeRefused
+from zonebloom.scan.opened import OpenedDataset
+from zonebloom.sources.source import Fragment
+from zonebloom.sources.table_snapshot import SnapshotSource
+from zonebloom.storage.paths import key_below
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+# Writer features (PROTOCOL.md, "Valid Feature Names in Table Features") that do not matter for
+# files without any of the properties below.
+_HARMLESS_FEATURES = {
+    "appendonly",
+    "changedatafeed",
+    "checkconstraints",
+    "checkpointprotection",
+    "clustering",
+    "deletionvectors",
+    "domainmetadata",
+    "generatedcolumns",
+    "identitycolumns",
+    "invariants",
+    "timestampntz",
+    "v2checkpoint",
+    "vacuumprotocolcheck",
+}
+# Properties that oblige a writer to more than new files.
+_REFUSED_PROPERTIES = {
+    "delta.appendOnly": "takes no deletes (delta.appendOnly)",
+    "delta.enableChangeDataFeed": "has a change data feed",
+    "delta.enableRowTracking": "tracks rows",
+    "delta.enableIcebergCompatV1": "is compatible with Iceberg",
+    "delta.enableIcebergCompatV2": "is compatible with Iceberg",
+}
+_REFUSED_METADATA = {
+    "delta.generationExpression": "is generated",
+    "delta.identity.start": "is an identity column",
+    "delta.invariants": "has an invariant",
+    "CHAR_VARCHAR_TYPE_STRING": "has a limited length",
+}
+_TARGET_BYTES = 100 << 20
+_NUM_INDEXED_COLUMNS = 32
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+# Longer texts are no statistics, because they would have to be cut.
+_MAX_STATISTICS_CHARACTERS = 64
+
+
+class DeltaChanges:
+    """A Delta table whose files can be replaced; see `ChangeableTable`."""
+
+    kind = "delta"
+    is_atomic = True
+
+    def __init__(self, table: DeltaTable):
+        self._table = table
+        self.location = table.table_uri
+        size = table.metadata().configuration.get("delta.targetFileSize", "")
+        self.target_bytes = int(size) if size.isdigit() else _TARGET_BYTES
+
+    @property
+    def version(self) -> str:
+        return str(self._table.version())
+
+    def load_newest(self) -> None:
+        self._table.update_incremental()
+
+    def use(self, opened: OpenedDataset) -> None:
+        assert isinstance(opened.source, SnapshotSource)
+        self._opened, self._source = opened, opened.source
+
+    def require_changeable(self, changes: Sequence[FileChange]) -> None:
+        configuration = self._table.metadata().configuration
+        protocol = self._table.protocol()
+        features = {feature.lower() for feature in protocol.writer_features or ()}
+        unknown = sorted(features - _HARMLESS_FEATURES)
+        if protocol.min_writer_version > 7 or unknown:
+            need = ", ".join(unknown) or f"writer version {protocol.min_writer_version}"
+            raise self._refused(f"needs {need}, which is not written here")
+        for name, reason in _REFUSED_PROPERTIES.items():
+            if configuration.get(name, "").lower() == "true":
+                raise self._refused(reason)
+        if configuration.get("delta.columnMapping.mode", "none") != "none":
+            raise self._refused("maps its columns to other names, which deltalake does not write")
+        constraints = [name for name in configuration if name.startswith("delta.constraints.")]
+        if constraints:
+            raise self._refused(f"has a check constraint ({constraints[0]})")
+        for field in json.loads(self._table.schema().to_json())["fields"]:
+            for name, reason in _REFUSED_METADATA.items():
+                if name in field.get("metadata", {}):
+                    raise self._refused(f"has a column {field['name']!r} that {reason}")
+        for change in changes:
+            fragment = change.present.fragment
+            if fragment.deleted_rows:
+                raise self._refused(
+                    f"has a deletion vector for {fragment.key}, which deltalake cannot remove"
+                )
+            self._logged_path(fragment)
+
+    def _refused(self, reason: str) -> ChangeRefused:
+        return ChangeRefused(
+            f"the Delta table {self.location} {reason}; change it with Spark, or with the delete "
+            "and merge of deltalake if they allow it"
+        )
+
+    def _logged_path(self, fragment: Fragment) -> str:
+        key = key_below(fragment.path, self._source.root)
+        if posixpath.isabs(key) or key == fragment.path:
+            raise self._refused(f"names {fragment.path}, which lies outside of its folder")
+        return key
+
+    @property
+    def partition_columns(self) -> list[str]:
+        return list(self._table.metadata().partition_columns)
+
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def partition_of(self, fragment: Fragment) -> Hashable:
+        columns = self.partition_columns
+        if not columns:
+            return ()
+        values = self._source.values[fragment.path]
+        return tuple(_partition_text(values[name]) for name in columns)
+
+    def partitions(self, rows: pa.Table) -> list[tuple[Hashable, np.ndarray]]:
+        columns = self.partition_columns
+        if not columns:
+            return [((), np.arange(rows.num_rows))] if rows.num_rows else []
+        return [
+            (
+                tuple(_partition_text(rows.column(name)[int(numbers[0])]) for name in columns),
+                numbers,
+            )
+            for _, numbers in group_rows(rows.select(columns))
+        ]
+
+    def rows_of(
+        self, fragment: Fragment
+    ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
+        return self.file_schema, rows_by_scan(self._opened, fragment, self.file_schema.names)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        columns = set(self.partition_columns)
+        fields = [field for field in self._source.schema if field.name not in columns]
+        return pa.schema([field.remove_metadata() for field in fields])
+
+    def new_path(self, partition: Any, replaced: Fragment | None) -> str:
+        name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        if replaced is not None:
+            return posixpath.join(posixpath.dirname(replaced.path), name)
+        folders = [
+            f"{column}={_HIVE_NULL if text is None else quote(text, safe='')}"
+            for column, text in zip(self.partition_columns, partition, strict=True)
+        ]
+        return posixpath.join(self._source.root, *folders, name)
+
+    def commit(
+        self,
+        removed: Sequence[Fragment],
+        written: Sequence[WrittenFile],
+        summary: Mapping[str, str],
+    ) -> list[str]:
+        from deltalake import CommitProperties
+        from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        columns = self.partition_columns
+        now = int(time.time() * 1000)
+
+        def values(partition: Any) -> dict[str, str | None]:
+            return dict(zip(columns, partition, strict=True))
+
+        actions: list[Any] = [
+            AddAction(
+                key_below(file.path, self._source.root),
+                file.num_bytes,
+                values(file.partition),
+                now,
+                True,
+                self._statistics(file),
+            )
+            for file in written
+        ]
+        actions += [
+            RemoveAction(
+                self._logged_path(fragment),
+                True,
+                now,
+                partition_values=values(self.partition_of(fragment)),
+            )
+            for fragment in removed
+        ]
+        properties = CommitProperties(
+            custom_metadata={"operationParameters": dict(summary)}, max_commit_retries=0
+        )
+        try:
+            self._table.create_write_transaction(
+                actions, "append", self._table.schema(), columns, commit_properties=properties
+            )
+        except CommitFailedError as error:
+            raise CommitRefused(str(error)) from None
+        except (DeltaProtocolError, DeltaError) as error:
+            raise self._refused(f"refused the commit ({error})") from None
+        return [file.path for file in written]
+
+    def retained_files(self) -> dict[str, tuple[str, ...]]:
+        """Return the data files that only older versions name, as far as the log says."""
+        added: dict[str, int] = {}
+        removed: dict[str, int] = {}
+        first = None
+        for version, actions in self._commits():
+            first = version if first is None else first
+            for action in actions:
+                for kind, versions in (("add", added), ("remove", removed)):
+                    if kind in action:
+                        versions[self._path_of(action[kind]["path"])] = version
+        current = {fragment.path for fragment in self._source.fragments}
+        return {
+            path: (f"{added.get(path, first)} to {version - 1}",)
+            for path, version in removed.items()
+            if path not in current
+        }
+
+    def _commits(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield the commits that the log still has, the oldest first."""
+        for info in sorted(self._log_files(), key=lambda info: info.base_name):
+            number, _, kind = info.base_name.partition(".")
+            if kind == "json" and number.isdigit():
+                with self._source.filesystem.open_input_stream(info.path) as stream:
+                    lines = stream.read().splitlines()
+                yield int(number), [json.loads(line) for line in lines if line.strip()]
+
+    def _log_files(self) -> list[pafs.FileInfo]:
+        selector = pafs.FileSelector(posixpath.join(self._source.root, "_delta_log"))
+        return self._source.filesystem.get_file_info(selector)
+
+    def _path_of(self, logged: str) -> str:
+        return posixpath.join(self._source.root, unquote(logged))
+
+    def logs_of(self, paths: Collection[str]) -> list[str]:
+        folder = posixpath.join(self._source.root, "_delta_log")
+        return [
+            posixpath.join(folder, f"{version:020d}.json")
+            for version, actions in self._commits()
+            if any(
+                "add" in action
+                and action["add"].get("stats")
+                and self._path_of(action["add"]["path"]) in paths
+                for action in actions
+            )
+        ]
+
+    def purge_calls(self) -> tuple[str, ...]:
+        return (
+            "table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)",
+            "table.create_checkpoint(), and the deletion of older files of _delta_log",
+        )
+
+    def purge(self, paths: Collection[str]) -> None:
+        self._table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        self._table.update_incremental()
+        # Readers begin at the checkpoint, and need nothing before it.
+        self._table.create_checkpoint()
+        for info in self._log_files():
+            number = info.base_name.partition(".")[0]
+            if number.isdigit() and int(number) < self._table.version():
+                self._source.filesystem.delete_file(info.path)
+
+    def _statistics(self, file: WrittenFile) -> str:
+        """Return the statistics of a file, as PROTOCOL.md, "Per-file Statistics", says."""
+        configuration = self._table.metadata().configuration
+        count = configuration.get("delta.dataSkippingNumIndexedCols", str(_NUM_INDEXED_COLUMNS))
+        limit = int(count)
+        metadata = file.metadata
+        number_of_columns = metadata.num_columns if limit < 0 else min(limit, metadata.num_columns)
+        least: dict[str, Any] = {}
+        greatest: dict[str, Any] = {}
+        nulls: dict[str, Any] = {}
+        for number in range(number_of_columns):
+            path = metadata.schema.column(number).path
+            if "." in path or metadata.schema.column(number).max_repetition_level:
+                continue
+            parts = [
+                metadata.row_group(group).column(number).statistics
+                for group in range(metadata.num_row_groups)
+            ]
+            if any(part is None or not part.has_null_count for part in parts):
+                continue
+            nulls[path] = sum(part.null_count for part in parts)
+            with_values = [part for part in parts if part.has_min_max]
+            if not with_values or path in file.has_nan:
+                continue
+            low = _statistics_value(min(part.min for part in with_values))
+            high = _statistics_value(max(part.max for part in with_values))
+            if low is not None and high is not None:
+                least[path], greatest[path] = low, high
+        return json.dumps(
+            {
+                "numRecords": metadata.num_rows,
+                "minValues": least,
+                "maxValues": greatest,
+                "nullCount": nulls,
+            }
+        )
+
+
+def _partition_text(value: pa.Scalar) -> str | None:
+    """Return a partition value as PROTOCOL.md, "Partition Value Serialization", writes it."""
+    if not value.is_valid:
+        return None
+    if pa.types.is_boolean(value.type):
+        return "true" if value.as_py() else "false"
+    if pa.types.is_timestamp(value.type):
+        text = value.cast(pa.timestamp("us", value.type.tz)).as_py()
+        if value.type.tz is not None:
+            return text.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return text.strftime("%Y-%m-%d %H:%M:%S.%f")
+    text = str(value.as_py())
+    # Delta takes an empty text for null.
+    return text or None
+
+
+def _statistics_value(value: Any) -> Any:
+    """Return a value of the statistics for JSON, or None if it is better left out."""
+    if isinstance(value, bool | bytes):
+        return None
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_STATISTICS_CHARACTERS else None
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value.isoformat()
+    return None

@@ -1,0 +1,208 @@
+"""Change the Parquet files of a folder: write each anew, and rename it over the old one.
+
+Several files do not change at once. After an interruption, the same call again completes the
+change. Hidden files that were left are deleted by the next change.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+import uuid
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from zonebloom.changes.places import FileChange
+from zonebloom.changes.tables import CommitRefused, group_rows
+from zonebloom.changes.writing import WrittenFile
+from zonebloom.errors import ChangeRefused
+from zonebloom.scan.opened import OpenedDataset
+from zonebloom.sources.source import Fragment
+from zonebloom.storage.files import file_errors
+
+# Files that begin with a dot are no data to any reader.
+_HIDDEN = ".zonebloom-"
+_LOCK = ".zonebloom-lock"
+_SECONDS_OF_A_CHANGE = 86_400
+_TARGET_BYTES = 100 << 20
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+class FolderChanges:
+    """A folder of Parquet files that can be replaced; see `ChangeableTable`."""
+
+    kind = "folder"
+    is_atomic = False
+    target_bytes = _TARGET_BYTES
+    version = ""
+
+    def __init__(self, opened: OpenedDataset, *, takes_new_files: bool):
+        self.location = opened.source.root
+        self._takes_new_files = takes_new_files
+        self.use(opened)
+
+    def load_newest(self) -> None:
+        """The files are listed when the dataset is refreshed."""
+
+    def use(self, opened: OpenedDataset) -> None:
+        self._opened, self._source = opened, opened.source
+        self._filesystem = opened.source.filesystem
+        self._identities = {file.fragment.path: file.identity for file in opened.look().fragments}
+
+    def require_changeable(self, changes: Sequence[FileChange]) -> None:
+        if not self._source.is_parquet or self._source.is_in_memory:
+            raise ChangeRefused(
+                f"{self.location} is no folder of Parquet files; write its rows to Parquet first"
+            )
+        if self._source.parquet_keys is not None:
+            raise ChangeRefused(
+                f"the files of {self.location} are encrypted, and would be written in clear; "
+                "change them with the program that wrote them"
+            )
+
+    def partition_of(self, fragment: Fragment) -> Hashable:
+        values = self._source.constants(fragment)
+        return tuple(values.get(name) for name in self.partition_columns)
+
+    @property
+    def partition_columns(self) -> list[str]:
+        columns = self._source.partition_columns()
+        return [name for name in self._source.schema.names if name in columns]
+
+    def partitions(self, rows: pa.Table) -> list[tuple[Hashable, np.ndarray]]:
+        columns = self.partition_columns
+        if not columns:
+            return [((), np.arange(rows.num_rows))] if rows.num_rows else []
+        return list(group_rows(rows.select(columns)))
+
+    def rows_of(
+        self, fragment: Fragment
+    ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
+        """Return all columns of a file, those that the dataset does not have included."""
+        with file_errors(fragment.path, parquet_in=self._filesystem):
+            file = pq.ParquetFile(self._filesystem.open_input_file(fragment.path))
+        return file.schema_arrow, self._batches(file, fragment)
+
+    def _batches(
+        self, file: pq.ParquetFile, fragment: Fragment
+    ) -> Iterator[tuple[np.ndarray, pa.Table]]:
+        first = 0
+        with file, file_errors(fragment.path, parquet_in=self._filesystem):
+            for batch in file.iter_batches():
+                numbers = np.arange(first, first + batch.num_rows)
+                yield numbers, pa.Table.from_batches([batch])
+                first += batch.num_rows
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        columns = set(self.partition_columns)
+        return pa.schema([field for field in self._source.schema if field.name not in columns])
+
+    def new_path(self, partition: Any, replaced: Fragment | None) -> str:
+        """Return a hidden path. The commit renames it."""
+        name = f"{_HIDDEN}{uuid.uuid4()}.parquet"
+        if replaced is not None:
+            return posixpath.join(posixpath.dirname(replaced.path), name)
+        if not self._takes_new_files:
+            raise ChangeRefused(
+                f"the dataset names the files of {self.location} one by one, so a new file would "
+                "not be found; open the folder, or leave out rows with new keys"
+            )
+        folders = [
+            f"{quote(column, safe='')}="
+            f"{_HIVE_NULL if value is None else quote(str(value), safe='')}"
+            for column, value in zip(self.partition_columns, partition, strict=True)
+        ]
+        folder = posixpath.join(self._source.root, *folders)
+        self._filesystem.create_dir(folder, recursive=True)
+        return posixpath.join(folder, name)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let only one change of a local folder run at a time."""
+        if not self._source.is_local:
+            yield
+            return
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield
+            return
+        handle = os.open(posixpath.join(self.location, _LOCK), os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self._delete_leftovers()
+            yield
+        finally:
+            os.close(handle)
+
+    def _delete_leftovers(self) -> None:
+        """Delete hidden files that an interrupted change left."""
+        selector = pafs.FileSelector(self.location, recursive=True)
+        for info in self._filesystem.get_file_info(selector):
+            is_left = info.base_name.startswith(_HIDDEN) and info.base_name.endswith(".parquet")
+            if is_left and time.time() - info.mtime.timestamp() > _SECONDS_OF_A_CHANGE:
+                self._filesystem.delete_file(info.path)
+
+    def commit(
+        self,
+        removed: Sequence[Fragment],
+        written: Sequence[WrittenFile],
+        summary: Mapping[str, str],
+    ) -> list[str]:
+        before = [self._identities[fragment.path] for fragment in removed]
+        if self._source.identities(removed, before) != before:
+            raise CommitRefused(f"another program changed files of {self.location}")
+        published = []
+        for file in written:
+            if file.replaced is None:
+                name = posixpath.basename(file.path).removeprefix(_HIDDEN)
+                path = posixpath.join(posixpath.dirname(file.path), f"part-{name}")
+            else:
+                path = file.replaced.path
+            self._publish(file.path, path)
+            published.append(path)
+        for fragment in removed:
+            if fragment.path not in published:
+                self._filesystem.delete_file(fragment.path)
+        return published
+
+    def retained_files(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def logs_of(self, paths: Collection[str]) -> list[str]:
+        return []
+
+    def purge_calls(self) -> tuple[str, ...]:
+        return ("the deletion of these files",)
+
+    def purge(self, paths: Collection[str]) -> None:
+        current = {fragment.path for fragment in self._source.fragments}
+        for path in set(paths) - current:
+            self._filesystem.delete_file(path)
+
+    def _publish(self, hidden: str, path: str) -> None:
+        if not self._source.is_local:
+            self._filesystem.move(hidden, path)
+            return
+        _sync(hidden, os.O_RDONLY)
+        os.replace(hidden, path)
+        _sync(posixpath.dirname(path), os.O_RDONLY)
+
+
+def _sync(path: str, flags: int) -> None:
+    if os.name == "nt" and os.path.isdir(path):
+        return
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

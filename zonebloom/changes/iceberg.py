@@ -1,0 +1,311 @@
+"""Change the files of an Iceberg table by an overwrite of pyiceberg."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.changes.places import FileChange
+from zonebloom.changes.tables import CommitRefused, group_rows, rows_by_scan
+from zonebloom.changes.writing import WrittenFile
+from zonebloom.errors import ChangeRefused, MissingDependency
+from zonebloom.scan.opened import OpenedDataset
+from zonebloom.sources.source import Fragment
+from zonebloom.storage.object_store import obstore_handler, path_in
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionField, PartitionKey
+    from pyiceberg.table import Table
+    from pyiceberg.typedef import Record
+
+
+class IcebergChanges:
+    """An Iceberg table whose files can be replaced; see `ChangeableTable`."""
+
+    kind = "iceberg"
+    is_atomic = True
+
+    def __init__(self, table: Table):
+        from pyiceberg.table import TableProperties
+
+        self._table = table
+        self.location = table.location()
+        # The locations of new files, by path.
+        self._locations: dict[str, str] = {}
+        self._keys: dict[Hashable, PartitionKey] = {}
+        size = table.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, "")
+        default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+        self.target_bytes = int(size) if size.isdigit() else default
+
+    @property
+    def version(self) -> str:
+        snapshot = self._table.current_snapshot()
+        return "" if snapshot is None else str(snapshot.snapshot_id)
+
+    def load_newest(self) -> None:
+        self._table.refresh()
+
+    def use(self, opened: OpenedDataset) -> None:
+        self._opened, self._source = opened, opened.source
+        self._files: dict[str, DataFile] = {
+            self._path(task.file.file_path): task.file for task in self._table.scan().plan_files()
+        }
+
+    def _path(self, location: str) -> str:
+        """Return a location as a path in the file system of the dataset."""
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        if obstore_handler(self._source.filesystem) is not None:
+            return path_in(self._source.filesystem, location)
+        return PyArrowFileIO.parse_location(location)[2]
+
+    def require_changeable(self, changes: Sequence[FileChange]) -> None:
+        from pyiceberg.table import TableProperties
+        from pyiceberg.table.snapshots import IsolationLevel, Operation
+
+        metadata = self._table.metadata
+        if metadata.format_version > 2:
+            raise self._refused(f"has format {metadata.format_version}, which tracks rows")
+        if metadata.isolation_level(Operation.DELETE) != IsolationLevel.SERIALIZABLE:
+            raise self._refused(
+                "lets writers ignore each other (write.delete.isolation-level), so that a key "
+                "could be inserted twice"
+            )
+        file_format = self._table.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
+        if file_format != "parquet":
+            raise self._refused(f"writes {file_format} files")
+        for change in changes:
+            self._data_file(change.present.fragment)
+
+    def _refused(self, reason: str) -> ChangeRefused:
+        return ChangeRefused(
+            f"the Iceberg table {'.'.join(self._table.name())} {reason}; change it with Spark, or "
+            "with the delete and upsert of pyiceberg if they allow it"
+        )
+
+    def _data_file(self, fragment: Fragment) -> DataFile:
+        file = self._files.get(fragment.path)
+        if file is None:
+            raise self._refused(f"has no data file {fragment.path} in its current snapshot")
+        return file
+
+    def partition_of(self, fragment: Fragment) -> Hashable:
+        file = self._data_file(fragment)
+        if file.spec_id != self._table.metadata.default_spec_id:
+            return None
+        return _record_values(file.partition)
+
+    @property
+    def partition_columns(self) -> set[str]:
+        return {self._source_name(field).partition(".")[0] for field in self._table.spec().fields}
+
+    def _source_name(self, field: PartitionField) -> str:
+        name = self._table.schema().find_column_name(field.source_id)
+        if name is None:
+            raise self._refused(f"is partitioned by {field.name!r}, whose column was dropped")
+        return name
+
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def partitions(self, rows: pa.Table) -> list[tuple[Hashable, np.ndarray]]:
+        from pyiceberg.exceptions import NotInstalledError
+
+        spec, schema = self._table.spec(), self._table.schema()
+        if spec.is_unpartitioned():
+            return [((), np.arange(rows.num_rows))] if rows.num_rows else []
+        keys = []
+        for field in spec.fields:
+            first, *nested = self._source_name(field).split(".")
+            column: Any = rows.column(first)
+            if nested:
+                column = pc.struct_field(column, nested)  # pyright: ignore[reportAttributeAccessIssue]
+            kind = schema.find_type(field.source_id)
+            try:
+                keys.append(field.transform.pyarrow_transform(kind)(column))
+            except NotInstalledError as error:
+                raise MissingDependency(
+                    f"the partition {field.name!r} of the Iceberg table is computed by "
+                    "pyiceberg-core; install it with: pip install 'pyiceberg[pyiceberg-core]'"
+                ) from error
+        groups = group_rows(pa.table(keys, [field.name for field in spec.fields]))
+        return [(self._partition(values), numbers) for values, numbers in groups]
+
+    def _partition(self, values: tuple[Any, ...]) -> Hashable:
+        """Return a partition as manifests have it, and keep its key for paths."""
+        from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+
+        spec = self._table.spec()
+        key = PartitionKey(
+            field_values=[
+                PartitionFieldValue(field=field, value=value)
+                for field, value in zip(spec.fields, values, strict=True)
+            ],
+            partition_spec=spec,
+            schema=self._table.schema(),
+        )
+        partition = _record_values(key.partition)
+        self._keys[partition] = key
+        return partition
+
+    def rows_of(
+        self, fragment: Fragment
+    ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
+        return self.file_schema, rows_by_scan(self._opened, fragment, self._source.schema.names)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The schema of a new file, with field ids."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return schema_to_pyarrow(self._table.schema(), include_field_ids=True)
+
+    def new_path(self, partition: Any, replaced: Fragment | None) -> str:
+        name = f"00000-0-{uuid.uuid4()}.parquet"
+        if replaced is not None:
+            location = f"{self._data_file(replaced).file_path.rpartition('/')[0]}/{name}"
+        else:
+            provider = self._table.location_provider()
+            location = provider.new_data_location(name, self._keys.get(partition))
+        path = self._path(location)
+        self._locations[path] = location
+        return path
+
+    def commit(
+        self,
+        removed: Sequence[Fragment],
+        written: Sequence[WrittenFile],
+        summary: Mapping[str, str],
+    ) -> list[str]:
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        old_files = [self._data_file(fragment) for fragment in removed]
+        new_files = list(map(self._new_data_file, written))
+        try:
+            with (
+                self._table.transaction() as transaction,
+                transaction.update_snapshot(dict(summary)).overwrite() as changes,
+            ):
+                for file in old_files:
+                    changes.delete_data_file(file)
+                for file in new_files:
+                    changes.append_data_file(file)
+        except (CommitFailedException, ValidationException) as error:
+            raise CommitRefused(str(error)) from None
+        return [file.path for file in written]
+
+    def retained_files(self) -> dict[str, tuple[str, ...]]:
+        snapshot_ids: dict[str, list[str]] = {}
+        for snapshot in self._table.metadata.snapshots:
+            for manifest in snapshot.manifests(self._table.io):
+                for entry in manifest.fetch_manifest_entry(self._table.io):
+                    path = self._path(entry.data_file.file_path)
+                    snapshot_ids.setdefault(path, []).append(str(snapshot.snapshot_id))
+        return {
+            path: tuple(numbers)
+            for path, numbers in snapshot_ids.items()
+            if path not in self._files
+        }
+
+    def logs_of(self, paths: Collection[str]) -> list[str]:
+        manifests = {
+            manifest.manifest_path: manifest
+            for snapshot in self._table.metadata.snapshots
+            for manifest in snapshot.manifests(self._table.io)
+        }
+        return [
+            self._path(location)
+            for location, manifest in sorted(manifests.items())
+            if any(
+                self._path(entry.data_file.file_path) in paths
+                for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=False)
+            )
+        ]
+
+    def purge_calls(self) -> tuple[str, ...]:
+        return (
+            "table.maintenance.expire_snapshots() of all but the current snapshot",
+            "the deletion of the files that only they name",
+        )
+
+    def purge(self, paths: Collection[str]) -> None:
+        # The next snapshot leaves out the entries of files that the last one removed.
+        with self._table.transaction() as transaction, transaction.update_snapshot().fast_append():
+            pass
+        self._table.refresh()
+        before = self._reachable()
+        metadata = self._table.metadata
+        named = {ref.snapshot_id for ref in metadata.refs.values()}
+        old = [
+            snapshot.snapshot_id
+            for snapshot in metadata.snapshots
+            if snapshot.snapshot_id not in named
+        ]
+        if old:
+            self._table.maintenance.expire_snapshots().by_ids(old).commit()
+            self._table.refresh()
+        after = self._reachable()
+        current = {self._path(location) for location in after}
+        for location in before - after:
+            with suppress(FileNotFoundError):
+                self._table.io.delete(location)
+        for path in set(paths) - current:
+            with suppress(FileNotFoundError):
+                self._source.filesystem.delete_file(path)
+
+    def _reachable(self) -> set[str]:
+        """Return the manifest lists, the manifests and the files of all snapshots."""
+        found: set[str] = set()
+        for snapshot in self._table.metadata.snapshots:
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(self._table.io):
+                if manifest.manifest_path not in found:
+                    found.add(manifest.manifest_path)
+                    entries = manifest.fetch_manifest_entry(self._table.io)
+                    found |= {entry.data_file.file_path for entry in entries}
+        return found
+
+    def _new_data_file(self, file: WrittenFile) -> DataFile:
+        from pyiceberg.io.pyarrow import (
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        schema = self._table.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            file.metadata,
+            compute_statistics_plan(schema, self._table.properties),
+            parquet_path_to_id_mapping(schema),
+        )
+        if file.replaced is not None:
+            partition = self._data_file(file.replaced).partition
+        elif file.partition:
+            partition = self._keys[file.partition].partition
+        else:
+            partition = Record()
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self._locations[file.path],
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=file.num_bytes,
+            sort_order_id=None,
+            spec_id=self._table.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+
+def _record_values(record: Record) -> tuple[Any, ...]:
+    return tuple(record[number] for number in range(len(record)))

@@ -1,0 +1,322 @@
+"""`Receipt`, the record of an upsert or an erasure: what was done, and the proof of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from zonebloom.base.display import Displayed, styled_html, table_html, title_html
+from zonebloom.base.text import bytes_text, count_text, table_text, time_text
+from zonebloom.base.version import __version__
+from zonebloom.changes.key_test import key_lines
+from zonebloom.changes.traces import Trace, Traces
+from zonebloom.errors import InvalidArgument
+
+RECEIPT_FORMAT = 1
+
+
+class _Checked(Protocol):
+    """The methods of `zonebloom.Dataset` that a receipt needs."""
+
+    def check_receipt(self, receipt: Receipt, keys: Any, *, purge: bool) -> Traces: ...
+
+
+@dataclass(frozen=True)
+class KeyDigest:
+    """A salted SHA-256 digest of keys, by which they can be recognised but not read.
+
+    Attributes
+    ----------
+    count : int
+        The number of distinct keys, or 1 for a filter.
+    salt, sha256 : str
+        In hexadecimal digits.
+    """
+
+    count: int
+    salt: str
+    sha256: str
+
+    def is_of(self, lines: Sequence[str]) -> bool:
+        """Return whether these are the keys."""
+        return _digest(lines, self.salt) == self.sha256
+
+
+def digest_of_keys(columns: Sequence[str], keys: Any) -> KeyDigest:
+    return _salted(key_lines(columns, keys))
+
+
+def digest_of_filter(filter: Any) -> KeyDigest:
+    return _salted([str(filter)])
+
+
+def _salted(lines: Sequence[str]) -> KeyDigest:
+    salt = secrets.token_hex(16)
+    return KeyDigest(len(lines), salt, _digest(lines, salt))
+
+
+def _digest(lines: Sequence[str], salt: str) -> str:
+    digest = hashlib.sha256(bytes.fromhex(salt))
+    for line in lines:
+        encoded = line.encode()
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A data file that a change removed or added.
+
+    Attributes
+    ----------
+    path : str
+    num_rows, num_bytes : int
+    """
+
+    path: str
+    num_rows: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a read of the new version without an index found.
+
+    Attributes
+    ----------
+    is_proven : bool
+        Whether the new files hold exactly the rows that they should.
+    num_rows : int
+        The rows of the new files, all of which were read.
+    num_rows_with_keys : int
+        Those that hold one of the keys.
+    problem : str
+        Empty if the change is proven.
+    """
+
+    is_proven: bool
+    num_rows: int
+    num_rows_with_keys: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Receipt(Displayed):
+    """What an upsert or an erasure did, or would do.
+
+    Attributes
+    ----------
+    operation : {"erase", "upsert"}
+    table : {"delta", "iceberg", "folder"}
+    location : str
+    columns : tuple of str
+        The columns of the keys; empty for an erasure by a filter.
+    keys : KeyDigest
+        The keys themselves are never kept.
+    is_committed : bool
+        False for a plan, and if there was nothing to do.
+    version_before, version_after : str
+        The version of a Delta table, the snapshot of an Iceberg table, or empty for a folder.
+    started_at, finished_at : str
+        Times in UTC, as ISO 8601 writes them.
+    tries : int
+        How often the rows were located. More than 1 if other writers came first.
+    num_deleted, num_updated, num_inserted : int
+        Rows.
+    files_removed, files_added : tuple of ChangedFile
+    verification : Verification or None
+    traces : Traces or None
+        What still holds the keys of an erasure.
+
+    Examples
+    --------
+    >>> plan = ds.erase("id", [42], plan=True)
+    >>> plan.num_deleted, plan.is_committed
+    (1, False)
+    """
+
+    operation: str
+    table: str
+    location: str
+    columns: tuple[str, ...]
+    keys: KeyDigest
+    is_committed: bool
+    version_before: str
+    version_after: str
+    started_at: str
+    finished_at: str
+    tries: int
+    num_deleted: int
+    num_updated: int
+    num_inserted: int
+    files_removed: tuple[ChangedFile, ...]
+    files_added: tuple[ChangedFile, ...] = ()
+    verification: Verification | None = None
+    traces: Traces | None = None
+
+    def to_json(self) -> str:
+        """Return the receipt as JSON; the documentation has its schema.
+
+        >>> import json
+        >>> json.loads(ds.erase("id", [42], plan=True).to_json())["num_deleted"]
+        1
+        """
+        return json.dumps(
+            {"format": RECEIPT_FORMAT, "zonebloom": __version__, **asdict(self)}, indent=2
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the receipt to a new file.
+
+        Raises
+        ------
+        InvalidArgument
+            If the file exists, or cannot be written.
+        """
+        try:
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(self.to_json() + "\n")
+        except OSError as error:
+            raise InvalidArgument(
+                f"cannot write the receipt to {path}: {error}; give the path of a new file"
+            ) from None
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Receipt:
+        """Read a receipt that `save` wrote.
+
+        Raises
+        ------
+        InvalidArgument
+            If the file is missing, damaged, or of a newer format.
+        """
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = json.load(file)
+            if content.pop("format") != RECEIPT_FORMAT:
+                raise ValueError("it has another format")
+            content.pop("zonebloom")
+            return _receipt_of(content)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(
+                f"{path} is no receipt that this version reads: {error}; give a file of "
+                "Receipt.save"
+            ) from None
+
+    def check(self, dataset: _Checked, keys: Any = None, *, purge: bool = False) -> Traces:
+        """Look what still holds the erased keys: older versions, files, and filters.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            The dataset of the table.
+        keys : as for `Dataset.erase`, optional
+            The erased keys once more. With them, all files are read and searched. Without them,
+            only what the receipt names is looked for.
+        purge : bool
+            Whether to make the calls that remove what still holds the keys: the retention of the
+            table is ended, and its indices are built anew. Older versions are then gone for good.
+
+        Raises
+        ------
+        InvalidArgument
+            If the keys are not those of the receipt, or the dataset is of another table.
+        """
+        return dataset.check_receipt(self, keys, purge=purge)
+
+    def __str__(self) -> str:
+        lines = [self._title(), *self._sentences()]
+        if self.traces is not None:
+            lines.append(str(self.traces))
+        return "\n".join(lines)
+
+    def _title(self) -> str:
+        what = {"erase": "Erasure", "upsert": "Upsert"}[self.operation]
+        state = "" if self.is_committed else " (nothing was changed)"
+        return f"{what} in {self.location}{state}"
+
+    def _figures(self) -> list[list[object]]:
+        keys = f"{self.keys.count:,} of {', '.join(self.columns)}" if self.columns else "a filter"
+        version = self.version_before
+        if self.version_after != self.version_before:
+            version = f"{version} -> {self.version_after}"
+        figures: list[list[object]] = [
+            ["keys", keys],
+            ["table", f"{self.table}{f', version {version}' if version else ''}"],
+            ["time", f"{self.started_at}, {time_text(self._seconds())}"],
+        ]
+        for name, count in (
+            ("rows deleted", self.num_deleted),
+            ("rows updated", self.num_updated),
+            ("rows inserted", self.num_inserted),
+        ):
+            if count:
+                figures.append([name, f"{count:,}"])
+        for name, files in (
+            ("files removed", self.files_removed),
+            ("files added", self.files_added),
+        ):
+            rows, size = sum(f.num_rows for f in files), sum(f.num_bytes for f in files)
+            figures.append([name, f"{len(files):,} ({rows:,} rows, {bytes_text(size)})"])
+        return figures
+
+    def _sentences(self) -> list[str]:
+        lines = ["  " + line for line in table_text(["", ""], self._figures()).splitlines()[1:]]
+        lines.append(f"  {self._proof()}")
+        return lines
+
+    def _proof(self) -> str:
+        check = self.verification
+        if check is None:
+            return "not carried out, so not verified"
+        if not check.is_proven:
+            return f"NOT PROVEN: {check.problem}"
+        with_keys = count_text(check.num_rows_with_keys, "row")
+        return (
+            f"proven: all {check.num_rows:,} rows of the new files were read without an index, "
+            f"and {with_keys} of them hold{'s' if check.num_rows_with_keys == 1 else ''} a key"
+        )
+
+    def _seconds(self) -> float:
+        start, end = map(datetime.fromisoformat, (self.started_at, self.finished_at))
+        return (end - start).total_seconds()
+
+    def _repr_html_(self) -> str:
+        rows = [*self._figures(), ["verification", self._proof()]]
+        html = title_html(self._title()) + table_html(["", ""], rows)
+        if self.traces is not None:
+            html += self.traces.html()
+        return styled_html(html)
+
+
+def utc_text(seconds: float) -> str:
+    """Return a time as ISO 8601 writes it, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _receipt_of(content: dict[str, Any]) -> Receipt:
+    def record(kind: Any, values: Any) -> Any:
+        names = {field.name for field in fields(kind)}
+        if not isinstance(values, dict) or set(values) != names:
+            raise ValueError(f"it lacks fields of {kind.__name__}, or has others")
+        return kind(**values)
+
+    content["keys"] = record(KeyDigest, content["keys"])
+    for name in ("files_removed", "files_added"):
+        content[name] = tuple(record(ChangedFile, file) for file in content[name])
+    content["columns"] = tuple(content["columns"])
+    if content["verification"] is not None:
+        content["verification"] = record(Verification, content["verification"])
+    if content["traces"] is not None:
+        traces = record(Traces, content["traces"])
+        found = tuple(
+            record(Trace, {**trace, "versions": tuple(trace["versions"])}) for trace in traces.found
+        )
+        content["traces"] = Traces(found, tuple(traces.calls), traces.is_searched)
+    return record(Receipt, content)

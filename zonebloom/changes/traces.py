@@ -1,0 +1,268 @@
+"""Find what still holds erased keys: older versions of a table, files without an owner, filters."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from zonebloom.base.display import Displayed, list_html, styled_html, table_html
+from zonebloom.base.text import table_text
+from zonebloom.catalog.names import SEGMENTS
+from zonebloom.changes.key_test import KeyTest
+from zonebloom.changes.tables import ChangeableTable
+from zonebloom.errors import CatalogError
+from zonebloom.scan.opened import OpenedDataset
+from zonebloom.storage.files import FILE_ERRORS
+
+# The bytes of files are searched in pieces of this size.
+_PIECE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Something that still holds erased keys, or may hold them.
+
+    Attributes
+    ----------
+    kind : {"file", "log", "index"}
+    path : str
+    versions : tuple of str
+        The versions of the table that still name it.
+    reason : str
+    """
+
+    kind: Literal["file", "log", "index"]
+    path: str
+    versions: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, repr=False)
+class Traces(Displayed):
+    """What still holds the keys of a receipt.
+
+    Attributes
+    ----------
+    found : tuple of Trace
+    calls : tuple of str
+        The calls that remove what was found. ``Receipt.check(ds, keys, purge=True)`` makes them.
+    is_searched : bool
+        Whether all files were searched for the keys. Otherwise only the files and segments were
+        looked for that the receipt names.
+    """
+
+    found: tuple[Trace, ...]
+    calls: tuple[str, ...] = ()
+    is_searched: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def _verdict(self) -> str:
+        if self.found:
+            return f"{len(self.found):,} places may still hold these keys:"
+        if self.is_searched:
+            return "Nothing holds these keys."
+        return "Nothing that the receipt names is left. Give the keys to search all files."
+
+    def _cells(self) -> list[list[object]]:
+        return [
+            [trace.kind, trace.path, ", ".join(trace.versions), trace.reason]
+            for trace in self.found
+        ]
+
+    def __str__(self) -> str:
+        lines = [self._verdict()]
+        if self.found:
+            lines.append(table_text(["kind", "path", "versions", "why"], self._cells()))
+        if self.calls:
+            lines += ["These calls remove them, and older versions with them:", *self.calls]
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        html = f"<p>{self._verdict()}</p>"
+        if self.found:
+            html += table_html(["kind", "path", "versions", "why"], self._cells())
+        return html + list_html(self.calls)
+
+    def _repr_html_(self) -> str:
+        return styled_html(self.html())
+
+
+def find_traces(
+    opened: OpenedDataset,
+    table: ChangeableTable,
+    removed_paths: Iterable[str],
+    known_paths: Iterable[str],
+    test: KeyTest | None,
+) -> Traces:
+    """Return what still holds some keys.
+
+    Parameters
+    ----------
+    opened : OpenedDataset
+        The newest version of the table.
+    table : ChangeableTable
+    removed_paths : iterable of str
+        Files that the change replaced.
+    known_paths : iterable of str
+        Those of them that no new file has the path of, and other files that held a key.
+    test : KeyTest or None
+        If given, all files of the table's folder are searched for the keys, and those that are no
+        data for the bytes of texts.
+    """
+    current = {file.fragment.path for file in opened.look().fragments}
+    filesystem = opened.source.filesystem
+    stored = _stored_files(filesystem, opened.source.root)
+    held_by = table.retained_files()
+    data_files = {path for path in stored if _is_data(path, opened.source.root)} | set(held_by)
+    known = set(known_paths)
+    found: list[Trace] = []
+    holding: set[str] = set()
+    for path in sorted(data_files | known):
+        if test is None and path not in known:
+            continue
+        if path not in stored and not _exists(filesystem, path):
+            continue
+        reason = "it held a key"
+        if path in current and test is None:
+            reason = "it is part of the current version again"
+        elif test is not None:
+            try:
+                count = _count_in_file(filesystem, path, test)
+            except FILE_ERRORS as error:
+                reason = f"it cannot be read ({type(error).__name__})"
+            else:
+                if not count:
+                    continue
+                reason = f"it has {count:,} rows with a key"
+                reason += "; erase again" if path in current else ""
+        holding.add(path)
+        versions = held_by.get(path, ())
+        if not versions and path not in current:
+            reason += ", and no version names it"
+        found.append(Trace("file", path, versions, reason))
+    found += [
+        Trace("log", path, (), "it has statistics of such a file")
+        for path in table.logs_of(known | holding)
+    ]
+    found += _index_traces(opened, known | holding | set(removed_paths))
+    texts = [] if test is None else _searchable_texts(test)
+    if texts:
+        seen = {trace.path for trace in found}
+        folders = {posixpath.dirname(trace.path) for trace in found if trace.kind == "index"}
+        index_files = _stored_files(opened.catalog.filesystem, opened.catalog.folder)
+        for path in sorted({*stored, *index_files} - seen):
+            in_index = path in index_files
+            where = opened.catalog.filesystem if in_index else filesystem
+            if posixpath.dirname(path) in folders or not _has_bytes(where, path, texts):
+                continue
+            found.append(Trace("index" if in_index else "log", path, (), "it has bytes of a key"))
+    kinds = {trace.kind for trace in found}
+    calls = table.purge_calls() if kinds & {"file", "log"} else ()
+    if "index" in kinds:
+        calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")
+    return Traces(tuple(found), calls, test is not None)
+
+
+def _searchable_texts(test: KeyTest) -> list[str]:
+    """Return the keys that are texts long enough to be found by their bytes."""
+    texts = []
+    for column in test.keys.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            texts += [text for text in column.to_pylist() if len(text) > 3]
+    return texts
+
+
+def _stored_files(filesystem: pafs.FileSystem, root: str) -> set[str]:
+    selector = pafs.FileSelector(root, allow_not_found=True, recursive=True)
+    infos = filesystem.get_file_info(selector)
+    return {info.path for info in infos if info.type == pafs.FileType.File}
+
+
+def _exists(filesystem: pafs.FileSystem, path: str) -> bool:
+    return filesystem.get_file_info(path).type == pafs.FileType.File
+
+
+def _is_data(path: str, root: str) -> bool:
+    """Return whether a path is that of a data file: Parquet, and in no folder of metadata."""
+    folders = posixpath.relpath(path, root).split("/")[:-1]
+    hidden = any(folder.startswith(("_", ".")) and "=" not in folder for folder in folders)
+    return path.endswith(".parquet") and not hidden
+
+
+def _count_in_file(filesystem: pafs.FileSystem, path: str, test: KeyTest) -> int:
+    count = 0
+    with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+        names = file.schema_arrow.names
+        if any(name not in names for name in test.columns):
+            # A partition column, or a file from before the column was added.
+            return 0
+        for batch in file.iter_batches(columns=test.columns):
+            count += test.count(pa.Table.from_batches([batch]))
+    return count
+
+
+def _has_bytes(filesystem: pafs.FileSystem, path: str, texts: Sequence[str]) -> bool:
+    needles = [text.encode() for text in texts]
+    overlap = max(map(len, needles)) - 1
+    tail = b""
+    try:
+        with filesystem.open_input_stream(path, compression=None) as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                window = tail + piece
+                if any(needle in window for needle in needles):
+                    return True
+                tail = window[len(window) - overlap :] if overlap else b""
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _index_traces(opened: OpenedDataset, paths: Iterable[str]) -> list[Trace]:
+    """Return the segments of the index that were built over files that held a key."""
+    catalog = opened.catalog
+    keys = {_key_of(opened, path) for path in paths}
+    segments: dict[str, set[int]] = {}
+    ids: set[int] = set()
+    unknown: list[Trace] = []
+    for number in catalog.numbers():
+        try:
+            version = catalog.version(number)
+        except CatalogError as error:
+            path = posixpath.join(catalog.folder, f"version {number}")
+            unknown.append(Trace("index", path, (), f"it cannot be read ({error})"))
+            continue
+        ids |= {fragment.fragment_id for key, fragment in version.fragments.items() if key in keys}
+        for page_map in version.page_maps:
+            # It says where pages lie, and holds no keys.
+            segments.setdefault(page_map.segment, set())
+        for index in version.indices.values():
+            parts = [(segment.name, segment.fragment_ids) for segment in index.segments]
+            if index.global_filter is not None:
+                parts.append((index.global_filter.segment, index.global_filter.fragment_ids))
+            for name, fragment_ids in parts:
+                segments.setdefault(name, set()).update(fragment_ids)
+    # A file that was written anew at its path has another id.
+    ids -= opened.look().coverage.known_ids
+    folder = posixpath.join(catalog.folder, SEGMENTS)
+    selector = pafs.FileSelector(folder, allow_not_found=True)
+    existing = {info.base_name for info in catalog.filesystem.get_file_info(selector)}
+    traces = [
+        Trace("index", posixpath.join(folder, name), (), "its filters may say perhaps")
+        for name in sorted(existing)
+        if name not in segments or not segments[name].isdisjoint(ids)
+    ]
+    return [*unknown, *traces]
+
+
+def _key_of(opened: OpenedDataset, path: str) -> str:
+    root = f"{opened.source.root}/"
+    has_paths_as_keys = opened.source.path_of("x") == "x"
+    return path if has_paths_as_keys else path.removeprefix(root)

@@ -1,0 +1,52 @@
+"""Prove a change: read the new files of the table by brute force, without its index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zonebloom.changes.key_test import key_test
+from zonebloom.changes.places import Change, Work
+from zonebloom.changes.receipt import Verification
+from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.scanner import Scanner, plan_scan
+
+
+def verify_change(
+    opened: OpenedDataset,
+    change: Change,
+    work: Work,
+    num_rows_before: int,
+    new_paths: Sequence[str],
+) -> Verification:
+    """Read the new files, and compare them with what the change should have done.
+
+    ``num_rows_before`` is the number of rows of the files that were replaced.
+    """
+    problems: list[str] = []
+    num_rows = num_found = 0
+    present = {file.fragment.path for file in opened.look().fragments}
+    gone = [path for path in new_paths if path not in present]
+    if gone:
+        problems.append(f"{gone[0]} is not one of the table's files")
+    paths = [path for path in new_paths if path in present]
+    if change.filter is not None:
+        for path in paths:
+            num_rows += _scan(opened, [], path).count_rows()
+            num_found += _scan(opened, [], path, change.filter).count_rows()
+    else:
+        test = key_test(opened, change.columns, change.keys)
+        for path in paths:
+            rows = _scan(opened, test.columns, path).to_table()
+            num_rows += rows.num_rows
+            num_found += test.count(rows)
+    expected_rows = num_rows_before - work.num_deleted + work.num_inserted
+    expected_found = work.num_updated + work.num_inserted if change.operation == "upsert" else 0
+    if num_rows != expected_rows:
+        problems.append(f"the new files hold {num_rows:,} rows, and not {expected_rows:,}")
+    if num_found != expected_found:
+        problems.append(f"{num_found:,} of these rows hold a key, and not {expected_found:,}")
+    return Verification(not problems, num_rows, num_found, "; ".join(problems))
+
+
+def _scan(opened: OpenedDataset, columns: list[str], path: str, filter: object = None) -> Scanner:
+    return plan_scan(opened, columns, (filter,), fragments=[path], use_scalar_index=False)

@@ -1,0 +1,219 @@
+"""Write Parquet files anew, with the options of the file that they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from zonebloom.base.arrays import from_numpy
+from zonebloom.changes.places import FileChange
+from zonebloom.parquet.file_layout import FilePages
+from zonebloom.sources.source import Fragment
+
+# Encodings that pyarrow writes when it is told to, besides plain values and dictionaries.
+_ENCODINGS = {
+    "BYTE_STREAM_SPLIT",
+    "DELTA_BINARY_PACKED",
+    "DELTA_BYTE_ARRAY",
+    "DELTA_LENGTH_BYTE_ARRAY",
+}
+
+
+@dataclass(frozen=True)
+class WriterOptions:
+    """How a file is written.
+
+    Attributes
+    ----------
+    group_rows : int
+        The number of rows of a row group.
+    arguments : dict
+        Arguments of `pyarrow.parquet.ParquetWriter`.
+    """
+
+    group_rows: int = 1 << 20
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that was written and is not part of the table yet.
+
+    Attributes
+    ----------
+    path : str
+        In the file system of the dataset.
+    partition : object
+        The partition that its rows belong to, as the table names it.
+    metadata : pyarrow.parquet.FileMetaData
+    num_bytes : int
+    has_nan : frozenset of str
+        The top-level columns that hold NaN.
+    replaced : Fragment or None
+        The file whose rows it holds.
+    """
+
+    path: str
+    partition: Any
+    metadata: pq.FileMetaData
+    num_bytes: int
+    has_nan: frozenset[str] = frozenset()
+    replaced: Fragment | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.metadata.num_rows
+
+
+def options_of_file(metadata: pq.FileMetaData, pages: FilePages | None) -> WriterOptions:
+    """Return the options with which a file was written, as far as its footer tells."""
+    if not metadata.num_row_groups or not metadata.num_columns:
+        return WriterOptions()
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    first = groups[0]
+    chunks = [first.column(number) for number in range(metadata.num_columns)]
+    compression = {chunk.path_in_schema: chunk.compression for chunk in chunks}
+    arguments: dict[str, Any] = {
+        "compression": {
+            path: "NONE" if codec == "UNCOMPRESSED" else codec
+            for path, codec in compression.items()
+        },
+        "use_dictionary": [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page],
+        "column_encoding": {
+            chunk.path_in_schema: encoding
+            for chunk in chunks
+            if not chunk.has_dictionary_page
+            for encoding in chunk.encodings
+            if encoding in _ENCODINGS
+        }
+        or None,
+        "version": "1.0" if metadata.format_version == "1.0" else "2.6",
+        "write_page_index": any(chunk.has_offset_index for chunk in chunks),
+        "store_schema": b"ARROW:schema" in (metadata.metadata or {}),
+        "use_deprecated_int96_timestamps": any(chunk.physical_type == "INT96" for chunk in chunks),
+        "max_rows_per_page": _rows_per_page(pages),
+    }
+    if first.sorting_columns:
+        arguments["sorting_columns"] = first.sorting_columns
+    group_rows = max(group.num_rows for group in groups)
+    return WriterOptions(max(group_rows, 1), arguments)
+
+
+def _rows_per_page(pages: FilePages | None) -> int | None:
+    """Return the most rows of a page of the first row group, if it has several pages."""
+    if pages is None or not pages.row_groups:
+        return None
+    counts = []
+    for leaf in range(len(pages.schema.leaves)):
+        located = pages.locations(0, leaf)
+        if located is not None and located.starts.size > 1:
+            counts.append(int(np.diff(located.first_rows).max()))
+    return max(counts) if counts else None
+
+
+def write_file(
+    filesystem: pafs.FileSystem,
+    path: str,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    options: WriterOptions,
+    on_rows: Callable[[int], object] | None = None,
+) -> tuple[pq.FileMetaData, int, frozenset[str]] | None:
+    """Write rows to a file, one row group after another. Return its metadata, size and NaNs.
+
+    Return None, and write no file, if there are no rows.
+    """
+    collected: list[pq.FileMetaData] = []
+    has_nan: set[str] = set()
+    groups = _in_groups(tables, options.group_rows)
+    first = next(groups, None)
+    if first is None:
+        return None
+    with filesystem.open_output_stream(path, compression=None) as stream:
+        with pq.ParquetWriter(
+            stream, schema, metadata_collector=collected, **options.arguments
+        ) as writer:
+            for group in _after(first, groups):
+                has_nan |= _columns_with_nan(group)
+                writer.write_table(group.cast(schema), row_group_size=options.group_rows)
+                if on_rows is not None:
+                    on_rows(group.num_rows)
+        num_bytes = stream.tell()
+    return collected[0], num_bytes, frozenset(has_nan)
+
+
+def _after(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    yield first
+    yield from others
+
+
+def _in_groups(tables: Iterable[pa.Table], group_rows: int) -> Iterator[pa.Table]:
+    """Yield the rows again as tables of ``group_rows`` rows. The last one may be shorter."""
+    waiting: list[pa.Table] = []
+    num_waiting = 0
+    for table in tables:
+        while num_waiting + table.num_rows >= group_rows:
+            part = table.slice(0, group_rows - num_waiting)
+            yield pa.concat_tables([*waiting, part])
+            waiting, num_waiting = [], 0
+            table = table.slice(part.num_rows)
+        if table.num_rows:
+            waiting.append(table)
+            num_waiting += table.num_rows
+    if num_waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _columns_with_nan(table: pa.Table) -> set[str]:
+    return {
+        name
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if pa.types.is_floating(column.type) and np.isnan(column.to_numpy()).any()
+    }
+
+
+def changed_rows(
+    batches: Iterable[tuple[np.ndarray, pa.Table]], change: FileChange, rows: pa.Table | None
+) -> Iterator[pa.Table]:
+    """Yield the rows of a file without those that are removed, and with those that are replaced.
+
+    ``batches`` has the row numbers and the rows of the file. ``rows`` are those of the batch; the
+    columns that it lacks keep their values.
+    """
+    for numbers, table in batches:
+        if not numbers.size:
+            continue
+        start, stop = np.searchsorted(change.rows, [numbers[0], numbers[-1] + 1])
+        if start == stop:
+            yield table
+            continue
+        places = np.searchsorted(numbers, change.rows[start:stop])
+        batch_rows = change.batch_rows[start:stop]
+        is_replaced = batch_rows >= 0
+        if rows is not None and is_replaced.any():
+            table = _replace(table, places[is_replaced], rows, batch_rows[is_replaced])
+        is_kept = np.ones(table.num_rows, dtype=bool)
+        is_kept[places[~is_replaced]] = False
+        yield table if is_kept.all() else table.filter(pa.array(is_kept))
+
+
+def _replace(
+    table: pa.Table, places: np.ndarray, rows: pa.Table, batch_rows: np.ndarray
+) -> pa.Table:
+    new_rows = rows.take(from_numpy(batch_rows))
+    source = np.arange(table.num_rows)
+    source[places] = table.num_rows + np.arange(places.size)
+    indices = from_numpy(source)
+    for number, name in enumerate(table.column_names):
+        if name in new_rows.column_names:
+            new = new_rows.column(name)
+            old = table.column(number)
+            column = pa.chunked_array([*old.chunks, *new.cast(old.type).chunks], old.type)
+            table = table.set_column(number, table.field(number), column.take(indices))
+    return table

@@ -1,0 +1,200 @@
+"""Carry out `Dataset.upsert` and `Dataset.erase`: check the arguments, choose the kind of table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from zonebloom.base import arguments
+from zonebloom.base.progress import ProgressOption, require_progress
+from zonebloom.building.builder import Builder
+from zonebloom.catalog.model import RETENTION
+from zonebloom.catalog.vacuum import vacuum_catalog
+from zonebloom.changes.apply import Change, apply_change
+from zonebloom.changes.batch import checked_rows
+from zonebloom.changes.folder import FolderChanges
+from zonebloom.changes.key_test import key_lines, key_test
+from zonebloom.changes.receipt import Receipt
+from zonebloom.changes.tables import ChangeableTable
+from zonebloom.changes.traces import Traces, find_traces
+from zonebloom.errors import ChangeRefused, InvalidArgument
+from zonebloom.facade.indices import refresh_indices
+from zonebloom.scan.opened import OpenDataset, OpenedDataset
+
+
+class ChangedDataset(OpenDataset, Protocol):
+    """The state of `zonebloom.Dataset`, for functions that cannot import that class."""
+
+    @property
+    def given_source(self) -> Any: ...
+
+
+def erase(
+    dataset: ChangedDataset,
+    columns: str | Sequence[str] | None,
+    keys: Any,
+    filter: Any,
+    plan: bool,
+    commit_properties: Mapping[str, str] | None,
+    progress: ProgressOption,
+) -> Receipt:
+    """Delete rows; see `Dataset.erase`."""
+    has_keys = columns is not None and keys is not None
+    if has_keys == (filter is not None) or (columns is None) != (keys is None):
+        raise InvalidArgument("give either columns and keys, or filter, to say what to erase")
+    if filter is not None:
+        change = Change("erase", filter=filter)
+    else:
+        assert columns is not None
+        change = Change("erase", _names(columns, "columns"), keys)
+    receipt = _apply(dataset, change, plan, commit_properties, progress)
+    if not receipt.is_committed:
+        return receipt
+    table = table_of(dataset)
+    table.load_newest()
+    dataset.refresh()
+    table.use(dataset.opened)
+    removed = {file.path for file in receipt.files_removed}
+    known = removed - {file.path for file in receipt.files_added}
+    test = key_test(dataset.opened, change.columns, keys) if has_keys else None
+    return replace(receipt, traces=find_traces(dataset.opened, table, removed, known, test))
+
+
+def upsert(
+    dataset: ChangedDataset,
+    rows: Any,
+    on: str | Sequence[str],
+    when_matched: str,
+    when_not_matched: str,
+    columns: Sequence[str] | None,
+    plan: bool,
+    commit_properties: Mapping[str, str] | None,
+    progress: ProgressOption,
+) -> Receipt:
+    """Update and insert rows; see `Dataset.upsert`."""
+    names = _names(on, "on")
+    updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
+    inserts = arguments.require_choice(when_not_matched, "when_not_matched", ("insert", "ignore"))
+    with checked_rows(rows, dataset.opened.source.schema, names) as table:
+        updated = table.column_names
+        if columns is not None:
+            updated = arguments.require_name_list(columns, "columns")
+            for name in updated:
+                if name not in table.column_names:
+                    raise arguments.invalid_value(columns, "columns", "name columns of the rows")
+        keys = table.select(list(names))
+        change = Change(
+            "upsert",
+            names,
+            keys.column(0).combine_chunks() if len(names) == 1 else keys,
+            rows=table,
+            updated_columns=tuple(name for name in updated if name not in names),
+            updates=updates == "update",
+            inserts=inserts == "insert",
+        )
+        return _apply(dataset, change, plan, commit_properties, progress)
+
+
+def _names(columns: str | Sequence[str], parameter: str) -> tuple[str, ...]:
+    if isinstance(columns, str):
+        return (columns,)
+    return tuple(arguments.require_name_list(columns, parameter))
+
+
+def _apply(
+    dataset: ChangedDataset,
+    change: Change,
+    plan: bool,
+    commit_properties: Mapping[str, str] | None,
+    progress: ProgressOption,
+) -> Receipt:
+    arguments.require_bool(plan, "plan")
+    require_progress(progress)
+    summary = dict(commit_properties or {})
+    if not all(isinstance(item, str) for pair in summary.items() for item in pair):
+        raise arguments.invalid_value(commit_properties, "commit_properties", "give texts")
+    for name in change.columns:
+        dataset.opened.key_column(name)
+    receipt = apply_change(
+        dataset, table_of(dataset), change, is_plan=plan, summary=summary, progress=progress
+    )
+    if receipt.is_committed and dataset.opened.indices:
+        dataset.opened, _ = refresh_indices(
+            dataset.opened, None, retention=RETENTION, repair=False, spark=None, progress=progress
+        )
+    return receipt
+
+
+def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge: bool) -> Traces:
+    """Look again what holds the keys of a receipt; see `Receipt.check`."""
+    table = table_of(dataset)
+    if table.location != receipt.location:
+        raise InvalidArgument(
+            f"the receipt is of {receipt.location}, and the dataset of {table.location}; open the "
+            "table of the receipt"
+        )
+    table.load_newest()
+    dataset.refresh()
+    table.use(dataset.opened)
+    test = None
+    if keys is not None:
+        if not receipt.columns:
+            raise InvalidArgument("the receipt is of a filter; leave keys out")
+        lines = key_lines(receipt.columns, keys)
+        if not receipt.keys.is_of(lines):
+            raise InvalidArgument(
+                f"these are not the {receipt.keys.count:,} keys of the receipt; give the same keys"
+            )
+        test = key_test(dataset.opened, receipt.columns, keys)
+    removed = {file.path for file in receipt.files_removed}
+    # A file of a folder has the same path before and after.
+    known = removed - {file.path for file in receipt.files_added}
+    if receipt.traces is not None:
+        known |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
+    traces = find_traces(dataset.opened, table, removed, known, test)
+    if not purge or not traces.found:
+        return traces
+    table.purge({trace.path for trace in traces.found if trace.kind == "file"})
+    table.load_newest()
+    dataset.refresh()
+    if any(trace.kind == "index" for trace in traces.found):
+        _rebuild_indices(dataset.opened)
+        dataset.refresh()
+    table.use(dataset.opened)
+    return find_traces(dataset.opened, table, removed, known, test)
+
+
+def _rebuild_indices(opened: OpenedDataset) -> None:
+    builder = Builder(opened)
+    entries = [opened.index_entry(name) for name in builder.own_index_names()]
+    damages = {entry.name: "its filters may hold erased keys" for entry in entries}
+    indices = [(entry, opened.indexed_columns(entry)) for entry in entries]
+    builder.refresh(indices, None, None, damages)
+    vacuum_catalog(opened.catalog, timedelta(0))
+
+
+def table_of(dataset: ChangedDataset) -> ChangeableTable:
+    """Return what changes the files of a dataset.
+
+    Raise `ChangeRefused` if nothing does: for a table in memory, a ``pyarrow.dataset.Dataset``, or
+    an unpickled dataset of a table.
+    """
+    opened, table = dataset.opened, dataset.given_source
+    if opened.source.is_table_snapshot:
+        match type(table).__module__.partition(".")[0]:
+            case "deltalake":
+                from zonebloom.changes.delta import DeltaChanges
+
+                return DeltaChanges(table)
+            case "pyiceberg":
+                from zonebloom.changes.iceberg import IcebergChanges
+
+                return IcebergChanges(table)
+        raise ChangeRefused(
+            "the dataset has lost its table object when it was pickled; open the table again"
+        )
+    if opened.source.is_in_memory:
+        raise ChangeRefused("a table in memory cannot be changed; write it to Parquet first")
+    return FolderChanges(opened, takes_new_files=table is not None)
