@@ -8,19 +8,16 @@ import posixpath
 import time
 import uuid
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import CommitRefused, group_rows, rows_by_scan
+from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
 from zonebloom.errors import ChangeRefused
-from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Fragment
 from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.paths import key_below
@@ -59,24 +56,22 @@ _REFUSED_METADATA = {
     "delta.invariants": "has an invariant",
     "CHAR_VARCHAR_TYPE_STRING": "has a limited length",
 }
-_TARGET_BYTES = 100 << 20
 _NUM_INDEXED_COLUMNS = 32
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 # Longer texts are no statistics, because they would have to be cut.
 _MAX_STATISTICS_CHARACTERS = 64
 
 
-class DeltaChanges:
+class DeltaChanges(ChangeableTable):
     """A Delta table whose files can be replaced; see `ChangeableTable`."""
 
     kind = "delta"
-    is_atomic = True
 
     def __init__(self, table: DeltaTable):
         self._table = table
         self.location = table.table_uri
         size = table.metadata().configuration.get("delta.targetFileSize", "")
-        self.target_bytes = int(size) if size.isdigit() else _TARGET_BYTES
+        if size.isdigit():
+            self.target_bytes = int(size)
 
     @property
     def version(self) -> str:
@@ -84,10 +79,6 @@ class DeltaChanges:
 
     def load_newest(self) -> None:
         self._table.update_incremental()
-
-    def use(self, opened: OpenedDataset) -> None:
-        assert isinstance(opened.source, SnapshotSource)
-        self._opened, self._source = opened, opened.source
 
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         configuration = self._table.metadata().configuration
@@ -133,45 +124,20 @@ class DeltaChanges:
     def partition_columns(self) -> list[str]:
         return list(self._table.metadata().partition_columns)
 
-    def locked(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def partition_of(self, fragment: Fragment) -> Hashable:
-        columns = self.partition_columns
-        if not columns:
-            return ()
+        assert isinstance(self._source, SnapshotSource)
         values = self._source.values[fragment.path]
-        return tuple(_partition_text(values[name]) for name in columns)
+        return self._partition(tuple(values[name] for name in self.partition_columns))
 
-    def partitions(self, rows: pa.Table) -> list[tuple[Hashable, np.ndarray]]:
-        columns = self.partition_columns
-        if not columns:
-            return [((), np.arange(rows.num_rows))] if rows.num_rows else []
-        return [
-            (
-                tuple(_partition_text(rows.column(name)[int(numbers[0])]) for name in columns),
-                numbers,
-            )
-            for _, numbers in group_rows(rows.select(columns))
-        ]
-
-    def rows_of(
-        self, fragment: Fragment
-    ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
-        return self.file_schema, rows_by_scan(self._opened, fragment, self.file_schema.names)
-
-    @property
-    def file_schema(self) -> pa.Schema:
-        columns = set(self.partition_columns)
-        fields = [field for field in self._source.schema if field.name not in columns]
-        return pa.schema([field.remove_metadata() for field in fields])
+    def _partition(self, values: tuple[pa.Scalar, ...]) -> Hashable:
+        return tuple(map(_partition_text, values))
 
     def new_path(self, partition: Any, replaced: Fragment | None) -> str:
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
         if replaced is not None:
             return posixpath.join(posixpath.dirname(replaced.path), name)
         folders = [
-            f"{column}={_HIVE_NULL if text is None else quote(text, safe='')}"
+            f"{column}={HIVE_NULL if text is None else quote(text, safe='')}"
             for column, text in zip(self.partition_columns, partition, strict=True)
         ]
         return posixpath.join(self._source.root, *folders, name)

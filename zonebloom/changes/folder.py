@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import CommitRefused, group_rows
+from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
 from zonebloom.errors import ChangeRefused
 from zonebloom.scan.opened import OpenedDataset
@@ -32,17 +32,12 @@ from zonebloom.storage.files import file_errors
 _HIDDEN = ".zonebloom-"
 _LOCK = ".zonebloom-lock"
 _SECONDS_OF_A_CHANGE = 86_400
-_TARGET_BYTES = 100 << 20
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-class FolderChanges:
+class FolderChanges(ChangeableTable):
     """A folder of Parquet files that can be replaced; see `ChangeableTable`."""
 
     kind = "folder"
-    is_atomic = False
-    target_bytes = _TARGET_BYTES
-    version = ""
 
     def __init__(self, opened: OpenedDataset, *, takes_new_files: bool):
         self.location = opened.source.root
@@ -50,10 +45,10 @@ class FolderChanges:
         self.use(opened)
 
     def load_newest(self) -> None:
-        """The files are listed when the dataset is refreshed."""
+        """Do nothing, because a folder has no versions."""
 
     def use(self, opened: OpenedDataset) -> None:
-        self._opened, self._source = opened, opened.source
+        super().use(opened)
         self._filesystem = opened.source.filesystem
         self._identities = {file.fragment.path: file.identity for file in opened.look().fragments}
 
@@ -77,11 +72,8 @@ class FolderChanges:
         columns = self._source.partition_columns()
         return [name for name in self._source.schema.names if name in columns]
 
-    def partitions(self, rows: pa.Table) -> list[tuple[Hashable, np.ndarray]]:
-        columns = self.partition_columns
-        if not columns:
-            return [((), np.arange(rows.num_rows))] if rows.num_rows else []
-        return list(group_rows(rows.select(columns)))
+    def _partition(self, values: tuple[pa.Scalar, ...]) -> Hashable:
+        return tuple(value.as_py() for value in values)
 
     def rows_of(
         self, fragment: Fragment
@@ -101,11 +93,6 @@ class FolderChanges:
                 yield numbers, pa.Table.from_batches([batch])
                 first += batch.num_rows
 
-    @property
-    def file_schema(self) -> pa.Schema:
-        columns = set(self.partition_columns)
-        return pa.schema([field for field in self._source.schema if field.name not in columns])
-
     def new_path(self, partition: Any, replaced: Fragment | None) -> str:
         """Return a hidden path. The commit renames it."""
         name = f"{_HIDDEN}{uuid.uuid4()}.parquet"
@@ -117,8 +104,7 @@ class FolderChanges:
                 "not be found; open the folder, or leave out rows with new keys"
             )
         folders = [
-            f"{quote(column, safe='')}="
-            f"{_HIVE_NULL if value is None else quote(str(value), safe='')}"
+            f"{quote(column, safe='')}={HIVE_NULL if value is None else quote(str(value), safe='')}"
             for column, value in zip(self.partition_columns, partition, strict=True)
         ]
         folder = posixpath.join(self._source.root, *folders)
@@ -174,12 +160,6 @@ class FolderChanges:
             if fragment.path not in published:
                 self._filesystem.delete_file(fragment.path)
         return published
-
-    def retained_files(self) -> dict[str, tuple[str, ...]]:
-        return {}
-
-    def logs_of(self, paths: Collection[str]) -> list[str]:
-        return []
 
     def purge_calls(self) -> tuple[str, ...]:
         return ("the deletion of these files",)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import CommitRefused, group_rows, rows_by_scan
+from zonebloom.changes.tables import ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
 from zonebloom.errors import ChangeRefused, MissingDependency
 from zonebloom.scan.opened import OpenedDataset
@@ -26,11 +25,10 @@ if TYPE_CHECKING:
     from pyiceberg.typedef import Record
 
 
-class IcebergChanges:
+class IcebergChanges(ChangeableTable):
     """An Iceberg table whose files can be replaced; see `ChangeableTable`."""
 
     kind = "iceberg"
-    is_atomic = True
 
     def __init__(self, table: Table):
         from pyiceberg.table import TableProperties
@@ -53,7 +51,7 @@ class IcebergChanges:
         self._table.refresh()
 
     def use(self, opened: OpenedDataset) -> None:
-        self._opened, self._source = opened, opened.source
+        super().use(opened)
         self._files: dict[str, DataFile] = {
             self._path(task.file.file_path): task.file for task in self._table.scan().plan_files()
         }
@@ -103,8 +101,9 @@ class IcebergChanges:
         return _record_values(file.partition)
 
     @property
-    def partition_columns(self) -> set[str]:
-        return {self._source_name(field).partition(".")[0] for field in self._table.spec().fields}
+    def partition_columns(self) -> list[str]:
+        fields = self._table.spec().fields
+        return [self._source_name(field).partition(".")[0] for field in fields]
 
     def _source_name(self, field: PartitionField) -> str:
         name = self._table.schema().find_column_name(field.source_id)
@@ -112,15 +111,10 @@ class IcebergChanges:
             raise self._refused(f"is partitioned by {field.name!r}, whose column was dropped")
         return name
 
-    def locked(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def partitions(self, rows: pa.Table) -> list[tuple[Hashable, np.ndarray]]:
+    def _partition_keys(self, rows: pa.Table) -> pa.Table:
         from pyiceberg.exceptions import NotInstalledError
 
         spec, schema = self._table.spec(), self._table.schema()
-        if spec.is_unpartitioned():
-            return [((), np.arange(rows.num_rows))] if rows.num_rows else []
         keys = []
         for field in spec.fields:
             first, *nested = self._source_name(field).split(".")
@@ -135,17 +129,16 @@ class IcebergChanges:
                     f"the partition {field.name!r} of the Iceberg table is computed by "
                     "pyiceberg-core; install it with: pip install 'pyiceberg[pyiceberg-core]'"
                 ) from error
-        groups = group_rows(pa.table(keys, [field.name for field in spec.fields]))
-        return [(self._partition(values), numbers) for values, numbers in groups]
+        return pa.table(keys, [field.name for field in spec.fields])
 
-    def _partition(self, values: tuple[Any, ...]) -> Hashable:
+    def _partition(self, values: tuple[pa.Scalar, ...]) -> Hashable:
         """Return a partition as manifests have it, and keep its key for paths."""
         from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 
         spec = self._table.spec()
         key = PartitionKey(
             field_values=[
-                PartitionFieldValue(field=field, value=value)
+                PartitionFieldValue(field=field, value=value.as_py())
                 for field, value in zip(spec.fields, values, strict=True)
             ],
             partition_spec=spec,
@@ -154,11 +147,6 @@ class IcebergChanges:
         partition = _record_values(key.partition)
         self._keys[partition] = key
         return partition
-
-    def rows_of(
-        self, fragment: Fragment
-    ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
-        return self.file_schema, rows_by_scan(self._opened, fragment, self._source.schema.names)
 
     @property
     def file_schema(self) -> pa.Schema:

@@ -101,6 +101,8 @@ def find_traces(
     removed_paths: Iterable[str],
     known_paths: Iterable[str],
     test: KeyTest | None,
+    *,
+    is_thorough: bool,
 ) -> Traces:
     """Return what still holds some keys.
 
@@ -114,8 +116,10 @@ def find_traces(
     known_paths : iterable of str
         Those of them that no new file has the path of, and other files that held a key.
     test : KeyTest or None
-        If given, all files of the table's folder are searched for the keys, and those that are no
-        data for the bytes of texts.
+        If given, the files that only older versions have, or none, are searched for the keys.
+    is_thorough : bool
+        Whether to search the files of the newest version as well, and all files that are no data
+        for the bytes of texts.
     """
     current = {file.fragment.path for file in opened.look().fragments}
     filesystem = opened.source.filesystem
@@ -126,7 +130,7 @@ def find_traces(
     found: list[Trace] = []
     holding: set[str] = set()
     for path in sorted(data_files | known):
-        if test is None and path not in known:
+        if path not in known and (test is None or (path in current and not is_thorough)):
             continue
         if path not in stored and not _exists(filesystem, path):
             continue
@@ -153,7 +157,7 @@ def find_traces(
         for path in table.logs_of(known | holding)
     ]
     found += _index_traces(opened, known | holding | set(removed_paths))
-    texts = [] if test is None else _searchable_texts(test)
+    texts = _searchable_texts(test) if test is not None and is_thorough else []
     if texts:
         seen = {trace.path for trace in found}
         folders = {posixpath.dirname(trace.path) for trace in found if trace.kind == "index"}
@@ -168,7 +172,7 @@ def find_traces(
     calls = table.purge_calls() if kinds & {"file", "log"} else ()
     if "index" in kinds:
         calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")
-    return Traces(tuple(found), calls, test is not None)
+    return Traces(tuple(found), calls, test is not None and is_thorough)
 
 
 def _searchable_texts(test: KeyTest) -> list[str]:

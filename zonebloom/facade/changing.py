@@ -59,7 +59,8 @@ def erase(
     removed = {file.path for file in receipt.files_removed}
     known = removed - {file.path for file in receipt.files_added}
     test = key_test(dataset.opened, change.columns, keys) if has_keys else None
-    return replace(receipt, traces=find_traces(dataset.opened, table, removed, known, test))
+    traces = find_traces(dataset.opened, table, removed, known, test, is_thorough=False)
+    return replace(receipt, traces=traces)
 
 
 def upsert(
@@ -153,7 +154,7 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
     known = removed - {file.path for file in receipt.files_added}
     if receipt.traces is not None:
         known |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
-    traces = find_traces(dataset.opened, table, removed, known, test)
+    traces = find_traces(dataset.opened, table, removed, known, test, is_thorough=True)
     if not purge or not traces.found:
         return traces
     table.purge({trace.path for trace in traces.found if trace.kind == "file"})
@@ -163,7 +164,7 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
         _rebuild_indices(dataset.opened)
         dataset.refresh()
     table.use(dataset.opened)
-    return find_traces(dataset.opened, table, removed, known, test)
+    return find_traces(dataset.opened, table, removed, known, test, is_thorough=True)
 
 
 def _rebuild_indices(opened: OpenedDataset) -> None:
