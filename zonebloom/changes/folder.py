@@ -6,7 +6,6 @@ change. Hidden files that were left are deleted by the next change.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import time
 import uuid
@@ -97,7 +96,8 @@ class FolderChanges(ChangeableTable):
         """Return a hidden path. The commit renames it."""
         name = f"{_HIDDEN}{uuid.uuid4()}.parquet"
         if replaced is not None:
-            return posixpath.join(posixpath.dirname(replaced.path), name)
+            folder = posixpath.dirname(self._source.store.resolve(replaced.path))
+            return posixpath.join(folder, name)
         if not self._takes_new_files:
             raise ChangeRefused(
                 f"the dataset names the files of {self.location} one by one, so a new file would "
@@ -114,21 +114,9 @@ class FolderChanges(ChangeableTable):
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let only one change of a local folder run at a time."""
-        if not self._source.is_local:
-            yield
-            return
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
-        handle = os.open(posixpath.join(self.location, _LOCK), os.O_CREAT | os.O_RDWR, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with self._source.store.locked(posixpath.join(self.location, _LOCK)):
             self._delete_leftovers()
             yield
-        finally:
-            os.close(handle)
 
     def _delete_leftovers(self) -> None:
         """Delete hidden files that an interrupted change left."""
@@ -154,7 +142,7 @@ class FolderChanges(ChangeableTable):
                 path = posixpath.join(posixpath.dirname(file.path), f"part-{name}")
             else:
                 path = file.replaced.path
-            self._publish(file.path, path)
+            self._source.store.publish(file.path, self._source.store.resolve(path))
             published.append(path)
         for fragment in removed:
             if fragment.path not in published:
@@ -168,21 +156,3 @@ class FolderChanges(ChangeableTable):
         current = {fragment.path for fragment in self._source.fragments}
         for path in set(paths) - current:
             self._filesystem.delete_file(path)
-
-    def _publish(self, hidden: str, path: str) -> None:
-        if not self._source.is_local:
-            self._filesystem.move(hidden, path)
-            return
-        _sync(hidden, os.O_RDONLY)
-        os.replace(hidden, path)
-        _sync(posixpath.dirname(path), os.O_RDONLY)
-
-
-def _sync(path: str, flags: int) -> None:
-    if os.name == "nt" and os.path.isdir(path):
-        return
-    handle = os.open(path, flags)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,7 +14,8 @@ import contextlib
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any
@@ -196,6 +197,14 @@ class Store:
     def sync(self, paths: Iterable[str]) -> None:
         """Sync files to disk, then the folders that contain them. Other stores need no sync."""
 
+    def publish(self, hidden_path: str, path: str) -> None:
+        """Give a complete file its name, in the place of the file that has it."""
+        self.filesystem.move(hidden_path, path)
+
+    def locked(self, path: str) -> AbstractContextManager[None]:
+        """Wait until no other process of this machine holds a lock, and hold it."""
+        return contextlib.nullcontext()
+
     def delete_file(self, path: str) -> None:
         """Delete a file of an index, if it exists."""
         with contextlib.suppress(FileNotFoundError):
@@ -302,6 +311,26 @@ class LocalStore(Store):
 
     def sync(self, paths: Iterable[str]) -> None:
         sync_files(paths)
+
+    def publish(self, hidden_path: str, path: str) -> None:
+        sync_files([hidden_path])
+        os.replace(hidden_path, path)
+        sync_files([path])
+
+    @contextlib.contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            yield
+            return
+        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            # The system gives the lock back when the process ends.
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
 
     def delete_file(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
