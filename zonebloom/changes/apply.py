@@ -41,7 +41,7 @@ from zonebloom.changes.writing import (
     options_of_file,
     write_file,
 )
-from zonebloom.errors import ChangeConflict, FragmentChanged, InvalidArgument
+from zonebloom.errors import ChangeConflict, ChangeRefused, FragmentChanged, InvalidArgument
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import file_errors
@@ -147,17 +147,26 @@ def _carry_out(
     try:
         with report_progress(progress, total, title) as report:
             written = _write_all(files, change, work, report)
-        paths = table.commit(
-            [part.present.fragment for part in work.changes],
-            written,
-            {**summary, "zonebloom.operation": change.operation},
-        )
     except BaseException:
         files.delete_all()
         raise
+    # If the commit fails with another error, nobody knows whether the table names the files.
+    refusal: Exception | None = None
+    paths = [file.path for file in written]
+    removed = [part.present.fragment for part in work.changes]
+    text = {**summary, "zonebloom.operation": change.operation}
+    try:
+        paths = table.commit(removed, written, text)
+    except (CommitRefused, ChangeRefused) as error:
+        refusal = error
     table.load_newest()
     dataset.refresh()
     table.use(dataset.opened)
+    if refusal is not None and not set(paths).issubset(
+        [file.path for file in dataset.opened.source.fragments]
+    ):
+        files.delete_all()
+        raise refusal
     num_rows_before = sum(file.num_rows for file in receipt.files_removed)
     return replace(
         receipt,

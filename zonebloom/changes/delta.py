@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
-from zonebloom.errors import ChangeRefused
+from zonebloom.errors import ChangeRefused, SourceError
 from zonebloom.sources.source import Fragment
 from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.paths import key_below
@@ -187,8 +187,13 @@ class DeltaChanges(ChangeableTable):
             )
         except CommitFailedError as error:
             raise CommitRefused(str(error)) from None
-        except (DeltaProtocolError, DeltaError) as error:
+        except DeltaProtocolError as error:
             raise self._refused(f"refused the commit ({error})") from None
+        except DeltaError as error:
+            raise SourceError(
+                f"nobody knows whether the commit to {self.location} was made ({error}); look at "
+                "the history of the table, and call again if it was not"
+            ) from None
         return [file.path for file in written]
 
     def retained_files(self) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import time
 import uuid
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -24,7 +24,7 @@ from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
 from zonebloom.errors import ChangeRefused
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.sources.source import Fragment
+from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import file_errors
 
 # Files that begin with a dot are no data to any reader.
@@ -38,9 +38,10 @@ class FolderChanges(ChangeableTable):
 
     kind = "folder"
 
-    def __init__(self, opened: OpenedDataset, *, takes_new_files: bool):
+    def __init__(self, opened: OpenedDataset, list_files: Callable[[], tuple[Source, Any]] | None):
         self.location = opened.source.root
-        self._takes_new_files = takes_new_files
+        # None if the files were named one by one.
+        self._list_files = list_files
         self.use(opened)
 
     def load_newest(self) -> None:
@@ -98,7 +99,7 @@ class FolderChanges(ChangeableTable):
         if replaced is not None:
             folder = posixpath.dirname(self._source.store.resolve(replaced.path))
             return posixpath.join(folder, name)
-        if not self._takes_new_files:
+        if self._list_files is None:
             raise ChangeRefused(
                 f"the dataset names the files of {self.location} one by one, so a new file would "
                 "not be found; open the folder, or leave out rows with new keys"
@@ -133,7 +134,11 @@ class FolderChanges(ChangeableTable):
         summary: Mapping[str, str],
     ) -> list[str]:
         before = [self._identities[fragment.path] for fragment in removed]
-        if self._source.identities(removed, before) != before:
+        is_changed = self._source.identities(removed, before) != before
+        if self._list_files is not None:
+            files, _ = self._list_files()
+            is_changed |= {file.path for file in files.fragments} != self._identities.keys()
+        if is_changed:
             raise CommitRefused(f"another program changed files of {self.location}")
         published = []
         for file in written:

@@ -21,6 +21,7 @@ from zonebloom.changes.tables import ChangeableTable
 from zonebloom.changes.traces import Traces, find_traces
 from zonebloom.errors import ChangeRefused, InvalidArgument
 from zonebloom.facade.indices import refresh_indices
+from zonebloom.facade.pickled import FileLister
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 
 
@@ -28,7 +29,7 @@ class ChangedDataset(OpenDataset, Protocol):
     """The state of `zonebloom.Dataset`, for functions that cannot import that class."""
 
     @property
-    def given_source(self) -> Any: ...
+    def file_lister(self) -> FileLister | None: ...
 
 
 def erase(
@@ -182,8 +183,9 @@ def table_of(dataset: ChangedDataset) -> ChangeableTable:
     Raise `ChangeRefused` if nothing does: for a table in memory, a ``pyarrow.dataset.Dataset``, or
     an unpickled dataset of a table.
     """
-    opened, table = dataset.opened, dataset.given_source
+    opened, lister = dataset.opened, dataset.file_lister
     if opened.source.is_table_snapshot:
+        table = None if lister is None else lister.source
         match type(table).__module__.partition(".")[0]:
             case "deltalake":
                 from zonebloom.changes.delta import DeltaChanges
@@ -198,4 +200,4 @@ def table_of(dataset: ChangedDataset) -> ChangeableTable:
         )
     if opened.source.is_in_memory:
         raise ChangeRefused("a table in memory cannot be changed; write it to Parquet first")
-    return FolderChanges(opened, takes_new_files=table is not None)
+    return FolderChanges(opened, lister)

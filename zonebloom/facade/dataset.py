@@ -138,9 +138,9 @@ class Dataset(pads.UnionDataset, Displayed):
     # The files and their state
 
     @property
-    def given_source(self) -> Any:
-        """The folder or table that was opened, or None if the files were named one by one."""
-        return None if self._list_files is None else self._list_files.source
+    def file_lister(self) -> FileLister | None:
+        """The function that lists the files again, or None if they were named one by one."""
+        return self._list_files
 
     @property
     def schema(self) -> pa.Schema:
