@@ -23,6 +23,7 @@ from zonebloom.errors import ChangeRefused, InvalidArgument
 from zonebloom.facade.indices import refresh_indices
 from zonebloom.facade.pickled import FileLister
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
+from zonebloom.sources.table_snapshot import SnapshotSource
 
 
 class ChangedDataset(OpenDataset, Protocol):
@@ -184,20 +185,18 @@ def table_of(dataset: ChangedDataset) -> ChangeableTable:
     an unpickled dataset of a table.
     """
     opened, lister = dataset.opened, dataset.file_lister
-    if opened.source.is_table_snapshot:
-        table = None if lister is None else lister.source
-        match type(table).__module__.partition(".")[0]:
-            case "deltalake":
-                from zonebloom.changes.delta import DeltaChanges
+    if isinstance(opened.source, SnapshotSource):
+        if lister is None:
+            raise ChangeRefused(
+                "the dataset lost its table object when it was pickled; open the table again"
+            )
+        if opened.source.kind == "delta":
+            from zonebloom.changes.delta import DeltaChanges
 
-                return DeltaChanges(table)
-            case "pyiceberg":
-                from zonebloom.changes.iceberg import IcebergChanges
+            return DeltaChanges(lister.source)
+        from zonebloom.changes.iceberg import IcebergChanges
 
-                return IcebergChanges(table)
-        raise ChangeRefused(
-            "the dataset has lost its table object when it was pickled; open the table again"
-        )
+        return IcebergChanges(lister.source)
     if opened.source.is_in_memory:
         raise ChangeRefused("a table in memory cannot be changed; write it to Parquet first")
     return FolderChanges(opened, lister)

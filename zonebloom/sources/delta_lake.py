@@ -104,7 +104,9 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
         for i, path in enumerate(paths)
     ]
     fields = {} if names is None else dict(stable_fields(names))
-    return snapshot_source(name, schema, filesystem, root, files, fields=fields, table_version=name)
+    return snapshot_source(
+        "delta", name, schema, filesystem, root, files, fields=fields, table_version=name
+    )
 
 
 def _require_known(table: DeltaTable, name: str) -> None:

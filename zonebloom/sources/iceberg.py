@@ -58,6 +58,7 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
             file_view = FileView(names, columns.defaults, deletes_of_file)
         snapshot_files.append((path, values, file_view))
     return snapshot_source(
+        "iceberg",
         f"{name} at snapshot {snapshot.snapshot_id}",
         columns.schema,
         arrow_filesystem,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ ValuesByColumn: TypeAlias = Mapping[str, pa.Scalar]
 class SnapshotSource(Source):
     """The source of a table's snapshot. Unlike in a folder, a missing file is an error."""
 
+    kind: Literal["delta", "iceberg"]
     name: str  # of the table and its snapshot, for messages
     values: Mapping[str, ValuesByColumn]  # by path, from the table's metadata
     # Identifiers of columns that survive renaming. Columns identified by their name are left out.
@@ -68,6 +69,7 @@ class SnapshotSource(Source):
 
 
 def snapshot_source(
+    kind: Literal["delta", "iceberg"],
     name: str,
     schema: pa.Schema,
     filesystem: pafs.FileSystem,
@@ -98,6 +100,7 @@ def snapshot_source(
         filesystem,
         root,
         fragments,
+        kind,
         name,
         values,
         fields,
