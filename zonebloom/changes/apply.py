@@ -51,6 +51,13 @@ _SECONDS_BEFORE_RETRY = 0.05
 _MIN_GROUP_ROWS = 1 << 17
 
 
+def load_newest(dataset: OpenDataset, table: ChangeableTable) -> None:
+    """Load the newest version of a table, and open its files."""
+    table.load_newest()
+    dataset.refresh()
+    table.use(dataset.opened)
+
+
 def apply_change(
     dataset: OpenDataset,
     table: ChangeableTable,
@@ -72,9 +79,7 @@ def apply_change(
     started_at = time.time()
     with nullcontext() if is_plan else table.locked():
         for number in range(1, _MAX_TRIES + 1):
-            table.load_newest()
-            dataset.refresh()
-            table.use(dataset.opened)
+            load_newest(dataset, table)
             work = plan_work(dataset.opened, table, change)
             receipt = _planned_receipt(dataset.opened, table, change, work, started_at, number)
             if is_plan or work.is_empty:
@@ -159,9 +164,7 @@ def _carry_out(
         paths = table.commit(removed, written, text)
     except (CommitRefused, ChangeRefused) as error:
         refusal = error
-    table.load_newest()
-    dataset.refresh()
-    table.use(dataset.opened)
+    load_newest(dataset, table)
     if refusal is not None and not set(paths).issubset(
         [file.path for file in dataset.opened.source.fragments]
     ):

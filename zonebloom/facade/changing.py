@@ -12,10 +12,11 @@ from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder
 from zonebloom.catalog.model import RETENTION
 from zonebloom.catalog.vacuum import vacuum_catalog
-from zonebloom.changes.apply import Change, apply_change
+from zonebloom.changes.apply import apply_change, load_newest
 from zonebloom.changes.batch import checked_rows
 from zonebloom.changes.folder import FolderChanges
 from zonebloom.changes.key_test import key_lines, key_test
+from zonebloom.changes.places import Change
 from zonebloom.changes.receipt import Receipt
 from zonebloom.changes.tables import ChangeableTable
 from zonebloom.changes.traces import Traces, find_traces
@@ -51,13 +52,10 @@ def erase(
     else:
         assert columns is not None
         change = Change("erase", _names(columns, "columns"), keys)
-    receipt = _apply(dataset, change, plan, commit_properties, progress)
+    receipt = _apply(dataset, table_of(dataset), change, plan, commit_properties, progress)
     if not receipt.is_committed:
         return receipt
-    table = table_of(dataset)
-    table.load_newest()
-    dataset.refresh()
-    table.use(dataset.opened)
+    table = newest_table(dataset)
     removed = {file.path for file in receipt.files_removed}
     known = removed - {file.path for file in receipt.files_added}
     test = key_test(dataset.opened, change.columns, keys) if has_keys else None
@@ -78,26 +76,27 @@ def upsert(
 ) -> Receipt:
     """Update and insert rows; see `Dataset.upsert`."""
     names = _names(on, "on")
+    table = newest_table(dataset)
     updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
     inserts = arguments.require_choice(when_not_matched, "when_not_matched", ("insert", "ignore"))
-    with checked_rows(rows, dataset.opened.source.schema, names) as table:
-        updated = table.column_names
+    with checked_rows(rows, dataset.opened.source.schema, names) as batch:
+        updated = batch.column_names
         if columns is not None:
             updated = arguments.require_name_list(columns, "columns")
             for name in updated:
-                if name not in table.column_names:
+                if name not in batch.column_names:
                     raise arguments.invalid_value(columns, "columns", "name columns of the rows")
-        keys = table.select(list(names))
+        keys = batch.select(list(names))
         change = Change(
             "upsert",
             names,
             keys.column(0).combine_chunks() if len(names) == 1 else keys,
-            rows=table,
+            rows=batch,
             updated_columns=tuple(name for name in updated if name not in names),
             updates=updates == "update",
             inserts=inserts == "insert",
         )
-        return _apply(dataset, change, plan, commit_properties, progress)
+        return _apply(dataset, table, change, plan, commit_properties, progress)
 
 
 def _names(columns: str | Sequence[str], parameter: str) -> tuple[str, ...]:
@@ -108,6 +107,7 @@ def _names(columns: str | Sequence[str], parameter: str) -> tuple[str, ...]:
 
 def _apply(
     dataset: ChangedDataset,
+    table: ChangeableTable,
     change: Change,
     plan: bool,
     commit_properties: Mapping[str, str] | None,
@@ -120,9 +120,7 @@ def _apply(
         raise arguments.invalid_value(commit_properties, "commit_properties", "give texts")
     for name in change.columns:
         dataset.opened.key_column(name)
-    receipt = apply_change(
-        dataset, table_of(dataset), change, is_plan=plan, summary=summary, progress=progress
-    )
+    receipt = apply_change(dataset, table, change, is_plan=plan, summary=summary, progress=progress)
     if receipt.is_committed and dataset.opened.indices:
         dataset.opened, _ = refresh_indices(
             dataset.opened, None, retention=RETENTION, repair=False, spark=None, progress=progress
@@ -138,9 +136,7 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
             f"the receipt is of {receipt.location}, and the dataset of {table.location}; open the "
             "table of the receipt"
         )
-    table.load_newest()
-    dataset.refresh()
-    table.use(dataset.opened)
+    load_newest(dataset, table)
     test = None
     if keys is not None:
         if not receipt.columns:
@@ -160,12 +156,9 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
     if not purge or not traces.found:
         return traces
     table.purge({trace.path for trace in traces.found if trace.kind == "file"})
-    table.load_newest()
-    dataset.refresh()
     if any(trace.kind == "index" for trace in traces.found):
         _rebuild_indices(dataset.opened)
-        dataset.refresh()
-    table.use(dataset.opened)
+    load_newest(dataset, table)
     return find_traces(dataset.opened, table, removed, known, test, is_thorough=True)
 
 
@@ -176,6 +169,13 @@ def _rebuild_indices(opened: OpenedDataset) -> None:
     indices = [(entry, opened.indexed_columns(entry)) for entry in entries]
     builder.refresh(indices, None, None, damages)
     vacuum_catalog(opened.catalog, timedelta(0))
+
+
+def newest_table(dataset: ChangedDataset) -> ChangeableTable:
+    """Return what changes the files of a dataset, after loading the newest version."""
+    table = table_of(dataset)
+    load_newest(dataset, table)
+    return table
 
 
 def table_of(dataset: ChangedDataset) -> ChangeableTable:
