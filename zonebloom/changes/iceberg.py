@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.tables import ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
@@ -53,8 +54,24 @@ class IcebergChanges(ChangeableTable):
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
         self._files: dict[str, DataFile] = {
-            self._path(task.file.file_path): task.file for task in self._table.scan().plan_files()
+            self._path(file.file_path): file for file in self._current_files()
         }
+
+    def _current_files(self) -> Iterator[DataFile]:
+        """Yield the data files of the loaded snapshot.
+
+        The scan of pyiceberg would list them, too, but refuses tables with equality deletes.
+        """
+        from pyiceberg.manifest import ManifestContent
+
+        io, snapshot = self._table.io, self._table.current_snapshot()
+        manifests = [] if snapshot is None else snapshot.manifests(io)
+        with thread_pool(REMOTE_THREADS) as pool:
+            for entries in pool.map(
+                lambda manifest: manifest.fetch_manifest_entry(io),
+                [found for found in manifests if found.content == ManifestContent.DATA],
+            ):
+                yield from (entry.data_file for entry in entries)
 
     def _path(self, location: str) -> str:
         """Return a location as a path in the file system of the dataset."""
@@ -66,16 +83,10 @@ class IcebergChanges(ChangeableTable):
 
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         from pyiceberg.table import TableProperties
-        from pyiceberg.table.snapshots import IsolationLevel, Operation
 
-        metadata = self._table.metadata
-        if metadata.format_version > 2:
-            raise self._refused(f"has format {metadata.format_version}, which tracks rows")
-        if metadata.isolation_level(Operation.DELETE) != IsolationLevel.SERIALIZABLE:
-            raise self._refused(
-                "lets writers ignore each other (write.delete.isolation-level), so that a key "
-                "could be inserted twice"
-            )
+        version = self._table.metadata.format_version
+        if version > 2:
+            raise self._refused(f"has format {version}, which tracks rows")
         file_format = self._table.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
         if file_format != "parquet":
             raise self._refused(f"writes {file_format} files")
@@ -178,7 +189,7 @@ class IcebergChanges(ChangeableTable):
         new_files = list(map(self._new_data_file, written))
         try:
             with (
-                self._table.transaction() as transaction,
+                self._table_without_retries().transaction() as transaction,
                 transaction.update_snapshot(dict(summary)).overwrite() as changes,
             ):
                 for file in old_files:
@@ -188,6 +199,21 @@ class IcebergChanges(ChangeableTable):
         except (CommitFailedException, ValidationException) as error:
             raise CommitRefused(str(error)) from None
         return [file.path for file in written]
+
+    def _table_without_retries(self) -> Table:
+        """Return the loaded version of the table, to which a commit succeeds only if it is newest.
+
+        By default, pyiceberg tries again on top of commits of others, after a test that misses some
+        of their deletes, or all that they inserted.
+        """
+        from pyiceberg.table import Table, TableProperties
+
+        table = self._table
+        properties = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        metadata = table.metadata.model_copy(update={"properties": properties})
+        return Table(
+            table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config
+        )
 
     def retained_files(self) -> dict[str, tuple[str, ...]]:
         snapshot_ids: dict[str, list[str]] = {}
