@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import posixpath
 import time
 import uuid
@@ -315,7 +316,7 @@ def _partition_text(value: pa.Scalar) -> str | None:
 
 def _statistics_value(value: Any) -> Any:
     """Return a value of the statistics for JSON, or None if it is better left out."""
-    if isinstance(value, bool | bytes):
+    if isinstance(value, bool | bytes) or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, int | float):
         return value
