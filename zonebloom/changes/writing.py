@@ -174,7 +174,7 @@ def _columns_with_nan(table: pa.Table) -> set[str]:
     return {
         name
         for name, column in zip(table.column_names, table.columns, strict=True)
-        if pa.types.is_floating(column.type) and np.isnan(column.to_numpy()).any()
+        if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any()
     }
 
 
