@@ -80,6 +80,7 @@ def apply_change(
     with nullcontext() if is_plan else table.locked():
         for number in range(1, _MAX_TRIES + 1):
             load_newest(dataset, table)
+            _require_same_columns(dataset.opened.source.schema, change.rows, table.location)
             work = plan_work(dataset.opened, table, change)
             receipt = _planned_receipt(dataset.opened, table, change, work, started_at, number)
             if is_plan or work.is_empty:
@@ -92,6 +93,17 @@ def apply_change(
         f"other writers changed {table.location} {_MAX_TRIES} times while its files were written; "
         "nothing was changed, so call again when they are done"
     )
+
+
+def _require_same_columns(schema: pa.Schema, rows: pa.Table | None, location: str) -> None:
+    """Raise `ChangeConflict` if columns of the rows were changed since the rows were checked."""
+    for field in [] if rows is None else rows.schema:
+        number = schema.get_field_index(field.name)
+        if number < 0 or schema.field(number).type != field.type:
+            raise ChangeConflict(
+                f"another writer changed the column {field.name!r} of {location} meanwhile; "
+                "nothing was changed, so call again with rows for the new schema"
+            )
 
 
 def _planned_receipt(
@@ -192,7 +204,12 @@ def plan_work(opened: OpenedDataset, table: ChangeableTable, change: Change) -> 
             places = places_of_filter(opened, change.filter)
         else:
             places = places_of_keys(opened, change.columns, change.keys)
-        changes = [replace(part, batch_rows=np.full(part.rows.size, -1)) for part in places.changes]
+        # A key that is given twice has its rows twice.
+        row_sets = [np.unique(part.rows) for part in places.changes]
+        changes = [
+            FileChange(part.present, rows, np.full(rows.size, -1))
+            for part, rows in zip(places.changes, row_sets, strict=True)
+        ]
         table.require_changeable(changes)
         return Work(changes, no_rows, 0, 0, Places(changes).num_changed_rows)
     places = places_of_keys(opened, change.columns, change.keys)
@@ -200,20 +217,36 @@ def plan_work(opened: OpenedDataset, table: ChangeableTable, change: Change) -> 
     new_rows = places.new_rows if change.inserts else no_rows
     table.require_changeable(changes)
     num_inserted, num_updated = new_rows.size, sum(part.rows.size for part in changes)
-    changes, moved_rows = _with_moved_rows(table, change.rows, changes)
+    changes, moved_rows = _with_moved_rows(table, change, changes)
+    missing = [name for name in opened.source.schema.names if name not in change.given_columns]
+    if moved_rows.size and missing:
+        raise InvalidArgument(
+            f"rows move to another partition, but lack the columns {', '.join(missing)}; give all "
+            "columns"
+        )
     new_rows = np.concatenate([new_rows, moved_rows])
     if new_rows.size:
-        _require_whole_rows(change.rows, opened.source.schema, moved_rows.size > 0)
+        _require_whole_rows(change.rows, opened.source.schema)
     return Work(changes, new_rows, num_inserted, num_updated, 0)
 
 
 def _with_moved_rows(
-    table: ChangeableTable, rows: pa.Table, changes: list[FileChange]
+    table: ChangeableTable, change: Change, changes: list[FileChange]
 ) -> tuple[list[FileChange], np.ndarray]:
     """Return the changes, and the rows that leave their file because their partition differs."""
     columns = set(table.partition_columns)
-    groups = table.partitions(rows) if columns and columns <= set(rows.column_names) else []
-    partition_numbers = np.zeros(rows.num_rows, dtype=np.int64)
+    no_rows = np.empty(0, dtype=np.int64)
+    if not changes or columns.isdisjoint(change.updated_columns):
+        return changes, no_rows
+    missing = sorted(columns.difference(change.given_columns))
+    if missing:
+        raise InvalidArgument(
+            f"rows change their partition, but lack the columns {', '.join(missing)}; give all "
+            "columns"
+        )
+    assert change.rows is not None
+    groups = table.partitions(change.rows)
+    partition_numbers = np.zeros(change.rows.num_rows, dtype=np.int64)
     names = {partition: number for number, (partition, _) in enumerate(groups)}
     for number, (_, numbers) in enumerate(groups):
         partition_numbers[numbers] = number
@@ -221,24 +254,20 @@ def _with_moved_rows(
     moved: list[np.ndarray] = []
     for part in changes:
         partition = table.partition_of(part.present.fragment)
-        if not groups or partition is None:
+        if partition is None:
             stays.append(part)
             continue
         own_number = names.get(partition, -1)
         is_moved = partition_numbers[part.batch_rows] != own_number
         moved.append(part.batch_rows[is_moved])
         stays.append(replace(part, batch_rows=np.where(is_moved, -1, part.batch_rows)))
-    return stays, np.unique(np.concatenate([np.empty(0, dtype=np.int64), *moved]))
+    # If several rows have a key, each of them moves.
+    return stays, np.concatenate([no_rows, *moved])
 
 
-def _require_whole_rows(rows: pa.Table, schema: pa.Schema, has_moved_rows: bool) -> None:
+def _require_whole_rows(rows: pa.Table, schema: pa.Schema) -> None:
     """Raise `InvalidArgument` if new rows lack columns that must not be null."""
     missing = [field.name for field in schema if field.name not in rows.column_names]
-    if has_moved_rows and missing:
-        raise InvalidArgument(
-            f"rows move to another partition, but lack the columns {', '.join(missing)}; give all "
-            "columns"
-        )
     required = [name for name in missing if not schema.field(name).nullable]
     if required:
         raise InvalidArgument(
@@ -254,7 +283,7 @@ class _Files:
         self.opened = opened
         self.table = table
         self._filesystem = opened.source.filesystem
-        self._paths: list[str] = []
+        self.paths: list[str] = []
 
     def write(
         self,
@@ -267,7 +296,9 @@ class _Files:
     ) -> WrittenFile | None:
         """Write a file. Return None, and write none, if there are no rows."""
         path = self.table.new_path(partition, replaced)
-        self._paths.append(path)
+        self.paths.append(path)
+        if replaced is None:
+            self._filesystem.create_dir(posixpath.dirname(path), recursive=True)
         result = write_file(self._filesystem, path, tables, schema, options, report)
         return result and WrittenFile(path, partition, *result, replaced=replaced)
 
@@ -276,7 +307,7 @@ class _Files:
             return pq.read_metadata(file)
 
     def delete_all(self) -> None:
-        for path in self._paths:
+        for path in self.paths:
             with suppress(OSError):
                 self._filesystem.delete_file(path)
 
@@ -292,7 +323,7 @@ def _write_all(
     def rewrite(part: FileChange) -> list[WrittenFile]:
         fragment = part.present.fragment
         options = options_of_file(files.footer(fragment.path), snapshot.pages(part.present))
-        file_schema, batches = table.rows_of(fragment)
+        file_schema, batches = table.rows_of(fragment, change.updated_columns)
         tables = changed_rows(batches, part, rows)
         partition = table.partition_of(fragment)
         if partition is None:

@@ -76,21 +76,42 @@ class FolderChanges(ChangeableTable):
         return tuple(value.as_py() for value in values)
 
     def rows_of(
-        self, fragment: Fragment
+        self, fragment: Fragment, updated_columns: Collection[str]
     ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
-        """Return all columns of a file, those that the dataset does not have included."""
+        """Return all columns of a file, those that the dataset does not have included.
+
+        Columns that are updated have the types of the dataset, whatever the file has.
+        """
         with file_errors(fragment.path, parquet_in=self._filesystem):
             file = pq.ParquetFile(self._filesystem.open_input_file(fragment.path))
-        return file.schema_arrow, self._batches(file, fragment)
+        schema = file.schema_arrow
+        for name in set(updated_columns).difference(self.partition_columns):
+            field, number = self._source.schema.field(name), schema.get_field_index(name)
+            if number < 0:
+                schema = schema.append(field)
+            elif schema.field(number).type != field.type:
+                schema = schema.set(number, field)
+        return schema, self._batches(file, fragment, schema)
 
     def _batches(
-        self, file: pq.ParquetFile, fragment: Fragment
+        self, file: pq.ParquetFile, fragment: Fragment, schema: pa.Schema
     ) -> Iterator[tuple[np.ndarray, pa.Table]]:
         first = 0
         with file, file_errors(fragment.path, parquet_in=self._filesystem):
             for batch in file.iter_batches():
                 numbers = np.arange(first, first + batch.num_rows)
-                yield numbers, pa.Table.from_batches([batch])
+                rows = pa.Table.from_batches([batch])
+                for field in schema:
+                    if field.name not in rows.column_names:
+                        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+                try:
+                    rows = rows.cast(schema)
+                except pa.ArrowInvalid as error:
+                    raise ChangeRefused(
+                        f"{fragment.path} has values that its dataset does not hold: {error}; open "
+                        'the dataset with schema="union"'
+                    ) from None
+                yield numbers, rows
                 first += batch.num_rows
 
     def new_path(self, partition: Any, replaced: Fragment | None) -> str:
@@ -108,9 +129,7 @@ class FolderChanges(ChangeableTable):
             f"{quote(column, safe='')}={HIVE_NULL if value is None else quote(str(value), safe='')}"
             for column, value in zip(self.partition_columns, partition, strict=True)
         ]
-        folder = posixpath.join(self._source.root, *folders)
-        self._filesystem.create_dir(folder, recursive=True)
-        return posixpath.join(folder, name)
+        return posixpath.join(self._source.root, *folders, name)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -85,6 +85,11 @@ class Change:
     inserts: bool = True
 
     @property
+    def given_columns(self) -> tuple[str, ...]:
+        """The columns whose values in updated rows are those of the batch."""
+        return self.columns + self.updated_columns
+
+    @property
     def replacing_rows(self) -> pa.Table | None:
         """The columns of the batch that replace values of rows."""
         return None if self.rows is None else self.rows.select(list(self.updated_columns))

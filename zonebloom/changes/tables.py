@@ -97,11 +97,12 @@ class ChangeableTable(ABC):
     # Files
 
     def rows_of(
-        self, fragment: Fragment
+        self, fragment: Fragment, updated_columns: Collection[str]
     ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
         """Return the schema of a file, and its rows in batches, each with their numbers.
 
-        The rows are those that the table sees: without deleted rows, by its own names.
+        The rows are those that the table sees: without deleted rows, by its own names. They have
+        all columns that are updated.
         """
         return self.file_schema, self._scan(fragment, self.file_schema.names)
 

@@ -79,6 +79,8 @@ def upsert(
     table = newest_table(dataset)
     updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
     inserts = arguments.require_choice(when_not_matched, "when_not_matched", ("insert", "ignore"))
+    for name in names:
+        dataset.opened.key_column(name)
     with checked_rows(rows, dataset.opened.source.schema, names) as batch:
         updated = batch.column_names
         if columns is not None:
@@ -118,8 +120,6 @@ def _apply(
     summary = dict(commit_properties or {})
     if not all(isinstance(item, str) for pair in summary.items() for item in pair):
         raise arguments.invalid_value(commit_properties, "commit_properties", "give texts")
-    for name in change.columns:
-        dataset.opened.key_column(name)
     receipt = apply_change(dataset, table, change, is_plan=plan, summary=summary, progress=progress)
     if receipt.is_committed and dataset.opened.indices:
         dataset.opened, _ = refresh_indices(
