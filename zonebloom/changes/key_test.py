@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,15 @@ class KeyTest:
     def columns(self) -> list[str]:
         """The top-level columns that have to be read."""
         return list(dict.fromkeys(path[0] for path in self.paths))
+
+    def within(self, names: Collection[str]) -> KeyTest | None:
+        """Return the test of the columns that a file stores, which more rows pass, or None."""
+        numbers = [number for number, path in enumerate(self.paths) if path[0] in names]
+        if len(numbers) == len(self.paths):
+            return self
+        keys = self.keys.select(numbers)
+        distinct = keys.group_by(keys.column_names).aggregate([]) if numbers else keys
+        return KeyTest(tuple(self.paths[n] for n in numbers), distinct) if numbers else None
 
     def count(self, rows: pa.Table) -> int:
         """Return the number of rows that hold a key."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.base.display import Displayed, list_html, styled_html, table_html
-from zonebloom.base.text import table_text
+from zonebloom.base.text import count_text, table_text
+from zonebloom.base.threads import thread_pool
 from zonebloom.catalog.names import SEGMENTS
 from zonebloom.changes.key_test import KeyTest
 from zonebloom.changes.tables import ChangeableTable
@@ -121,58 +122,91 @@ def find_traces(
         Whether to search the files of the newest version as well, and all files that are no data
         for the bytes of texts.
     """
-    current = {file.fragment.path for file in opened.look().fragments}
-    filesystem = opened.source.filesystem
-    stored = _stored_files(filesystem, opened.source.root)
+    stored = _stored_files(opened.source.filesystem, opened.source.root)
     held_by = table.retained_files()
-    data_files = {path for path in stored if _is_data(path, opened.source.root)} | set(held_by)
     known = set(known_paths)
-    found: list[Trace] = []
-    holding: set[str] = set()
-    for path in sorted(data_files | known):
-        if path not in known and (test is None or (path in current and not is_thorough)):
-            continue
-        if path not in stored and not _exists(filesystem, path):
-            continue
-        reason = "it held a key"
-        if path in current and test is None:
-            reason = "it is part of the current version again"
-        elif test is not None:
-            try:
-                count = _count_in_file(filesystem, path, test)
-            except FILE_ERRORS as error:
-                reason = f"it cannot be read ({type(error).__name__})"
-            else:
-                if not count:
-                    continue
-                reason = f"it has {count:,} rows with a key"
-                reason += "; erase again" if path in current else ""
-        holding.add(path)
-        versions = held_by.get(path, ())
-        if not versions and path not in current:
-            reason += ", and no version names it"
-        found.append(Trace("file", path, versions, reason))
+    found = _file_traces(opened, stored | set(held_by), held_by, known, test, is_thorough)
+    holding = known | {trace.path for trace in found}
     found += [
         Trace("log", path, (), "it has statistics of such a file")
-        for path in table.logs_of(known | holding)
+        for path in table.logs_of(holding)
     ]
-    found += _index_traces(opened, known | holding | set(removed_paths))
-    texts = _searchable_texts(test) if test is not None and is_thorough else []
-    if texts:
-        seen = {trace.path for trace in found}
-        folders = {posixpath.dirname(trace.path) for trace in found if trace.kind == "index"}
-        index_files = _stored_files(opened.catalog.filesystem, opened.catalog.folder)
-        for path in sorted({*stored, *index_files} - seen):
-            in_index = path in index_files
-            where = opened.catalog.filesystem if in_index else filesystem
-            if posixpath.dirname(path) in folders or not _has_bytes(where, path, texts):
-                continue
-            found.append(Trace("index" if in_index else "log", path, (), "it has bytes of a key"))
+    found += _index_traces(opened, holding | set(removed_paths))
+    if test is not None and is_thorough:
+        found += _byte_traces(opened, stored, {trace.path for trace in found}, test)
     kinds = {trace.kind for trace in found}
     calls = table.purge_calls() if kinds & {"file", "log"} else ()
     if "index" in kinds:
         calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")
     return Traces(tuple(found), calls, test is not None and is_thorough)
+
+
+def _file_traces(
+    opened: OpenedDataset,
+    paths: Collection[str],
+    held_by: Mapping[str, tuple[str, ...]],
+    known: Collection[str],
+    test: KeyTest | None,
+    is_thorough: bool,
+) -> list[Trace]:
+    """Return the data files that hold a key."""
+    filesystem, root = opened.source.filesystem, opened.source.root
+    current = {file.fragment.path for file in opened.look().fragments}
+
+    def trace(path: str) -> Trace | None:
+        if path not in paths and filesystem.get_file_info(path).type != pafs.FileType.File:
+            return None
+        reason = "it held a key"
+        if test is not None:
+            reason = _reason_in_file(filesystem, path, test)
+            if not reason:
+                return None
+        if path in current:
+            reason += "; it is part of the newest version, so erase again"
+        elif path not in held_by:
+            reason += "; no version names it"
+        return Trace("file", path, held_by.get(path, ()), reason)
+
+    searched = set(known)
+    if test is not None:
+        data_files = {path for path in paths if path in held_by or _is_data(path, root)}
+        searched |= data_files if is_thorough else data_files - current
+    with thread_pool(opened.source.store.num_threads) as pool:
+        return [found for found in pool.map(trace, sorted(searched)) if found is not None]
+
+
+def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: KeyTest) -> str:
+    """Return why a file holds a key, or may hold one. Return an empty text if it holds none."""
+    try:
+        with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+            # Its path may give a column, or the column may have had another name.
+            stored = test.within(file.schema_arrow.names)
+            if stored is None:
+                return f"it may hold a key, because it has no column {test.columns[0]!r}"
+            batches = file.iter_batches(columns=stored.columns)
+            count = sum(stored.count(pa.Table.from_batches([batch])) for batch in batches)
+    except FileNotFoundError:
+        return ""
+    except FILE_ERRORS as error:
+        return f"it cannot be read ({type(error).__name__})"
+    return f"it has {count_text(count, 'row')} with a key" if count else ""
+
+
+def _byte_traces(
+    opened: OpenedDataset, stored: Collection[str], seen: Collection[str], test: KeyTest
+) -> list[Trace]:
+    """Return the other files of the table and of the index that have the bytes of a key."""
+    texts = _searchable_texts(test)
+    catalog = opened.catalog
+    index_files = _stored_files(catalog.filesystem, catalog.folder)
+    traces: list[Trace] = []
+    for path in sorted({*stored, *index_files}.difference(seen) if texts else ()):
+        kind = "index" if path in index_files else "log"
+        filesystem = catalog.filesystem if kind == "index" else opened.source.filesystem
+        # A segment is traced as a whole.
+        if posixpath.dirname(path) not in seen and _has_bytes(filesystem, path, texts):
+            traces.append(Trace(kind, path, (), "it has bytes of a key"))
+    return traces
 
 
 def _searchable_texts(test: KeyTest) -> list[str]:
@@ -190,27 +224,11 @@ def _stored_files(filesystem: pafs.FileSystem, root: str) -> set[str]:
     return {info.path for info in infos if info.type == pafs.FileType.File}
 
 
-def _exists(filesystem: pafs.FileSystem, path: str) -> bool:
-    return filesystem.get_file_info(path).type == pafs.FileType.File
-
-
 def _is_data(path: str, root: str) -> bool:
     """Return whether a path is that of a data file: Parquet, and in no folder of metadata."""
     folders = posixpath.relpath(path, root).split("/")[:-1]
     hidden = any(folder.startswith(("_", ".")) and "=" not in folder for folder in folders)
     return path.endswith(".parquet") and not hidden
-
-
-def _count_in_file(filesystem: pafs.FileSystem, path: str, test: KeyTest) -> int:
-    count = 0
-    with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
-        names = file.schema_arrow.names
-        if any(name not in names for name in test.columns):
-            # A partition column, or a file from before the column was added.
-            return 0
-        for batch in file.iter_batches(columns=test.columns):
-            count += test.count(pa.Table.from_batches([batch]))
-    return count
 
 
 def _has_bytes(filesystem: pafs.FileSystem, path: str, texts: Sequence[str]) -> bool:
