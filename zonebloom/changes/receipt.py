@@ -44,7 +44,11 @@ class KeyDigest:
     sha256: str
 
     def is_of(self, lines: Sequence[str]) -> bool:
-        """Return whether these are the keys."""
+        """Return whether these are the keys, as sorted texts.
+
+        >>> ds.erase("id", [42], plan=True).keys.is_of(["42"])
+        True
+        """
         return _digest(lines, self.salt) == self.sha256
 
 
@@ -178,6 +182,12 @@ class Receipt(Displayed):
         ------
         InvalidArgument
             If the file exists, or cannot be written.
+
+        Examples
+        --------
+        >>> ds.erase("id", [42]).save("erasure.json")
+        >>> zb.Receipt.load("erasure.json").num_deleted
+        1
         """
         try:
             with open(path, "x", encoding="utf-8") as file:
@@ -195,6 +205,12 @@ class Receipt(Displayed):
         ------
         InvalidArgument
             If the file is missing, damaged, or of a newer format.
+
+        Examples
+        --------
+        >>> ds.erase("id", [42], plan=True).save("plan.json")
+        >>> zb.Receipt.load("plan.json").is_committed
+        False
         """
         try:
             with open(path, encoding="utf-8") as file:
@@ -227,6 +243,14 @@ class Receipt(Displayed):
         ------
         InvalidArgument
             If the keys are not those of the receipt, or the dataset is of another table.
+
+        Examples
+        --------
+        >>> receipt = ds.erase("id", [42])
+        >>> {trace.kind for trace in receipt.check(ds).found}
+        {'index'}
+        >>> print(receipt.check(ds, [42], purge=True))
+        Nothing holds these keys.
         """
         return dataset.check_receipt(self, keys, purge=purge)
 
@@ -289,10 +313,8 @@ class Receipt(Displayed):
 
     def _repr_html_(self) -> str:
         rows = [*self._figures(), ["verification", self._proof()]]
-        html = title_html(self._title()) + table_html(["", ""], rows)
-        if self.traces is not None:
-            html += self.traces.html()
-        return styled_html(html)
+        traces = "" if self.traces is None else self.traces._repr_html_()
+        return styled_html(title_html(self._title()), table_html(["", ""], rows), traces)
 
 
 def utc_text(seconds: float) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from zonebloom.base.display import Displayed, list_html, styled_html, table_html
+from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.text import count_text, table_text
 from zonebloom.base.threads import thread_pool
 from zonebloom.catalog.names import SEGMENTS
@@ -86,14 +86,10 @@ class Traces(Displayed):
             lines += ["These calls remove them, and older versions with them:", *self.calls]
         return "\n".join(lines)
 
-    def html(self) -> str:
-        html = f"<p>{self._verdict()}</p>"
-        if self.found:
-            html += table_html(["kind", "path", "versions", "why"], self._cells())
-        return html + list_html(self.calls)
-
     def _repr_html_(self) -> str:
-        return styled_html(self.html())
+        headers = ["kind", "path", "versions", "why"]
+        table = table_html(headers, self._cells()) if self.found else ""
+        return styled_html(title_html(self._verdict()), table, list_html(self.calls))
 
 
 def find_traces(

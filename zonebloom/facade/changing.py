@@ -130,6 +130,7 @@ def _apply(
 
 def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge: bool) -> Traces:
     """Look again what holds the keys of a receipt; see `Receipt.check`."""
+    arguments.require_instance(receipt, Receipt, "receipt")
     table = table_of(dataset)
     if table.location != receipt.location:
         raise InvalidArgument(
