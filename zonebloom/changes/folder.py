@@ -28,7 +28,7 @@ from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import file_errors
 
 # Files that begin with a dot are no data to any reader.
-_HIDDEN = ".zonebloom-"
+_HIDDEN, _HIDDEN_END = ".zonebloom-", ".tmp"
 _LOCK = ".zonebloom-lock"
 _SECONDS_OF_A_CHANGE = 86_400
 
@@ -116,7 +116,8 @@ class FolderChanges(ChangeableTable):
 
     def new_path(self, partition: Any, replaced: Fragment | None) -> str:
         """Return a hidden path. The commit renames it."""
-        name = f"{_HIDDEN}{uuid.uuid4()}.parquet"
+        # DuckDB and Polars read files that begin with a dot if they end in .parquet.
+        name = f"{_HIDDEN}{uuid.uuid4()}{_HIDDEN_END}"
         if replaced is not None:
             folder = posixpath.dirname(self._source.store.resolve(replaced.path))
             return posixpath.join(folder, name)
@@ -142,7 +143,7 @@ class FolderChanges(ChangeableTable):
         """Delete hidden files that an interrupted change left."""
         selector = pafs.FileSelector(self.location, recursive=True)
         for info in self._filesystem.get_file_info(selector):
-            is_left = info.base_name.startswith(_HIDDEN) and info.base_name.endswith(".parquet")
+            is_left = info.base_name.startswith(_HIDDEN) and info.base_name.endswith(_HIDDEN_END)
             if is_left and time.time() - info.mtime.timestamp() > _SECONDS_OF_A_CHANGE:
                 self._filesystem.delete_file(info.path)
 
@@ -159,19 +160,23 @@ class FolderChanges(ChangeableTable):
             is_changed |= {file.path for file in files.fragments} != self._identities.keys()
         if is_changed:
             raise CommitRefused(f"another program changed files of {self.location}")
-        published = []
-        for file in written:
-            if file.replaced is None:
-                name = posixpath.basename(file.path).removeprefix(_HIDDEN)
-                path = posixpath.join(posixpath.dirname(file.path), f"part-{name}")
-            else:
-                path = file.replaced.path
-            self._source.store.publish(file.path, self._source.store.resolve(path))
-            published.append(path)
+        # A row that moves to a new file leaves its old one first: after an interruption in between,
+        # the same call inserts it again, and could not tell that a second row is the same one.
+        kept = [file.replaced.path for file in written if file.replaced is not None]
+        published = [self._publish(file) for file in written if file.replaced is not None]
         for fragment in removed:
-            if fragment.path not in published:
+            if fragment.path not in kept:
                 self._filesystem.delete_file(fragment.path)
+        published += [self._publish(file) for file in written if file.replaced is None]
         return published
+
+    def _publish(self, file: WrittenFile) -> str:
+        if file.replaced is None:
+            path = posixpath.join(posixpath.dirname(file.path), f"part-{uuid.uuid4()}.parquet")
+        else:
+            path = file.replaced.path
+        self._source.store.publish(file.path, self._source.store.resolve(path))
+        return path
 
     def purge_calls(self) -> tuple[str, ...]:
         return ("the deletion of these files",)

@@ -224,7 +224,8 @@ def _is_data(path: str, root: str) -> bool:
     """Return whether a path is that of a data file: Parquet, and in no folder of metadata."""
     folders = posixpath.relpath(path, root).split("/")[:-1]
     hidden = any(folder.startswith(("_", ".")) and "=" not in folder for folder in folders)
-    return path.endswith(".parquet") and not hidden
+    # An interrupted change of a folder leaves temporary files.
+    return path.endswith((".parquet", ".tmp")) and not hidden
 
 
 def _has_bytes(filesystem: pafs.FileSystem, path: str, texts: Sequence[str]) -> bool:
