@@ -30,6 +30,7 @@ PARTS = (
     "patches",
     "foreign",
     "queries",
+    "changes",
 )
 
 

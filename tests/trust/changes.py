@@ -1,0 +1,28 @@
+"""Run random histories of upserts and erasures, and kill some of them.
+
+The cases of a kind of table are every third number, so that 1,500 cases have 500 histories of each.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from changes.change_history import run_history
+from changes.changed_tables import KINDS
+from changes.killed_changes import run_killed_change
+from trust.report import Report
+
+# Of this many histories of a kind, one is killed.
+EACH = 10
+
+
+def run_case(report: Report, number: int, folder: Path) -> None:
+    """Run one history, or kill a change at random moments."""
+    rng = report.begin(number)
+    kind = list(KINDS)[number % len(KINDS)]
+    if number // len(KINDS) % EACH == EACH - 1:
+        for outcome in run_killed_change(kind, rng, folder, num_kills=20):
+            report.tried[f"{kind}, killed: {outcome}"] += 1
+        return
+    steps = run_history(kind, rng, folder)
+    report.tried[f"{kind}: steps"] += len(steps) - 1
