@@ -471,8 +471,6 @@ class TestPyArrow:
         calls = {
             "search_many": lambda: few.search_many("id", [42]),
             "lookup": lambda: few.lookup("id", [42]),
-            "locate": lambda: few.locate("id", [42]),
-            "files_with_keys": lambda: few.files_with_keys("id", [42]),
             "take_rows": lambda: few.take_rows([0]),
             "to_polars": few.to_polars,
         }

@@ -83,7 +83,9 @@ def expected(tables, names, keys):
 def answers(ds, columns, keys):
     """Return the key index, file number and row of each key, after checks of the fragment ids."""
     table = ds.locate(columns, keys)
-    assert table.schema.names == ["key_index", "fragment_id", "path", "row"]
+    assert table.schema.names[:6] == ["key_index", "fragment_id", "path", "row", "_file", "_pos"]
+    assert table["_file"].equals(table["path"])
+    assert table["_pos"].equals(table["row"])
     files = []
     for path in table["path"].to_pylist():
         files.append(None if path is None else ds.files.index(path))
@@ -219,8 +221,77 @@ def test_locate_finds_keys_with_partition_columns(tmp_path, number_of_keys):
     }
     names = ["id", "part", "day"]
     assert answers(ds, names, given_keys) == expected(tables, names, keys)
+    # The partition of each row that is found is that of its file.
+    partitions = [table.select(["part", "day"]).to_pylist()[0] for table in tables]
+    for ask in (ds.locate, ds.files_with_keys):
+        for row in ask("id", [1, 3, 9]).to_pylist():
+            path = row["_file"]
+            assert row["_partition"] == (path and partitions[ds.files.index(path)])
     with pytest.raises(errors.InvalidArgument, match="paths"):
         ds.locate(["part"], {"part": ["x"]})
+
+
+_FILTERS = {
+    "plain": ("n >= 20 AND n < 41", lambda row: 20 <= row["n"] < 41),
+    "key": ("id != 3 AND n < 50", lambda row: row["id"] != 3 and row["n"] < 50),
+    "index": ("name IN ('b', 'd')", lambda row: row["name"] in ("b", "d")),
+    "null": ("name IS NULL", lambda row: row["name"] is None),
+    "path": ("part = 1", lambda row: row["part"] == 1),
+    "engine": ("length(name) = 1 AND n % 3 = 0", lambda row: row["name"] and row["n"] % 3 == 0),
+    "expression": (pc.field("n") > 70, lambda row: row["n"] > 70),
+    "none": ("FALSE", lambda row: False),
+}
+
+
+@pytest.mark.parametrize("index", ["none", "BLOOMFILTER", "HASH"])
+@pytest.mark.parametrize("kind", _FILTERS)
+def test_located_rows_match_the_filter(tmp_path, number_of_keys, kind, index):
+    rng = random.Random(5)
+    names = rng.choices(["a", "b", "d", None], k=120)
+    ids = rng.choices(range(8), k=120)
+    rows = pa.table(
+        {"id": ids, "name": names, "n": range(120), "part": [n % 3 for n in range(120)]}
+    )
+    pads.write_dataset(rows, tmp_path / "t", format="parquet", partitioning=["part"])
+    by = pads.partitioning(pa.schema([("part", pa.int64())]))
+    ds = zb.dataset(tmp_path / "t", partitioning=by)
+    if index != "none":
+        for name in ("id", "name"):
+            ds.create_scalar_index(name, index, spark=False)
+    filter, matches = _FILTERS[kind]
+    stored = [rows.filter(pc.field("part") == part).to_pylist() for part in range(3)]
+    keys = [1, 3, None, 9, 1]
+    wanted = []
+    for number, key in enumerate(keys):
+        found = [
+            (number, file, position)
+            for file, part in enumerate(stored)
+            for position, row in enumerate(part)
+            if row["id"] == key and key is not None and matches(row)
+        ]
+        wanted += found or [(number, None, None)]
+    table = ds.locate("id", keys, filter=filter)
+    part = [where and where["part"] for where in table["_partition"].to_pylist()]
+    columns = table["key_index"].to_pylist(), part, table["_pos"].to_pylist()
+    assert list(zip(*columns, strict=True)) == wanted
+    assert ds.filter(filter).locate("id", keys).equals(table)
+    files = ds.files_with_keys("id", keys, filter=filter).to_pylist()
+    by_file = {row["_partition"]["part"]: (row["num_keys"], row["num_rows"]) for row in files}
+    assert by_file == counted(wanted, keys)
+
+
+def test_a_filter_of_located_rows_is_checked(tmp_path):
+    e2e.plain_dataset(tmp_path / "t")
+    ds = zb.dataset(tmp_path / "t")
+    for ask in (ds.locate, ds.files_with_keys):
+        with pytest.raises(errors.FilterError):
+            ask("id", [-1], filter="nowhere = 1")
+    # Without partitions the column has no fields, so that it can be written to any format.
+    located = ds.locate("id", [50])
+    assert located["_partition"].type == pa.null()
+    pq.write_table(located, tmp_path / "places.parquet")
+    places = duckdb.connect().sql("SELECT _file, _pos FROM located").fetchall()
+    assert places == [(ds.files[0], 5)]
 
 
 def test_only_the_matching_partition_is_read(tmp_path):

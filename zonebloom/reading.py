@@ -165,9 +165,15 @@ def _look_up_tuples(
 
 
 def key_locations(
-    opened: OpenedDataset, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
+    opened: OpenedDataset,
+    columns: str | Sequence[str],
+    keys: KeysLike | KeyTableLike,
+    filters: Sequence[Any] = (None,),
 ) -> KeyLocations:
-    """Return the locations of keys in one column, or in several that must all be equal."""
+    """Return the locations of keys in one column, or in several that must all be equal.
+
+    The rows must match all filters, too.
+    """
     from zonebloom.scan.locate import locate_keys, select_key_columns
 
     is_one = isinstance(columns, str)
@@ -176,4 +182,4 @@ def key_locations(
         raise arguments.invalid_value(columns, "columns", "name one at least, each once")
     key_columns = [opened.key_column(arguments.require_text(name, "columns")) for name in names]
     values = [keys] if is_one else select_key_columns(keys, names)
-    return locate_keys(opened, key_columns, values)
+    return locate_keys(opened, key_columns, values, filters)

@@ -462,8 +462,7 @@ class Dataset(pads.UnionDataset, Displayed):
     ) -> Dataset:
         """Return the same dataset with one more filter. Every read applies it as well as its own.
 
-        Methods that cannot apply it, such as `lookup`, `locate` and `take_rows`, raise
-        `InvalidArgument`.
+        Methods that cannot apply it, such as `lookup` and `take_rows`, raise `InvalidArgument`.
 
         Parameters
         ----------
@@ -602,7 +601,13 @@ class Dataset(pads.UnionDataset, Displayed):
             require_no_filter(self, "lookup")
         return look_up(self.opened, column, keys, columns, nulls=nulls)
 
-    def locate(self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike) -> pa.Table:
+    def locate(
+        self,
+        columns: str | Sequence[str],
+        keys: KeysLike | KeyTableLike,
+        *,
+        filter: Filter = None,
+    ) -> pa.Table:
         """Return the file and row of each given key, or nulls for a key that does not exist.
 
         Parameters
@@ -614,19 +619,23 @@ class Dataset(pads.UnionDataset, Displayed):
         keys : array, series or iterable; a table for several columns
             One or millions, as in `lookup`. For several columns give a table (of pyarrow, pandas,
             Polars or DuckDB) or a dictionary with the columns by name.
+        filter : as for `scanner`, optional
+            The rows must match it, too. It is applied to the rows that hold a key.
 
         Returns
         -------
         pyarrow.Table
             ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``path`` dictionary
-            of string (as in `files`) and ``row`` int64 (number of the row in its file). The table
-            is in the order of the keys. It has one row for each row of the dataset that equals
-            the key, in scan order, or one row of nulls if there is none. Null and NaN equal
-            nothing.
+            of string (as in `files`) and ``row`` int64 (number of the row in its file). ``_file``
+            and ``_pos`` are the same path and row under Iceberg's names, and ``_partition`` is a
+            struct of the values that the path or the table gives to all rows of the file, or null
+            if there are none. The table is in the order of the keys. It has one row for each row
+            of the dataset that equals the key, in scan order, or one row of nulls if there is
+            none. Null and NaN equal nothing.
 
         Raises
         ------
-        ColumnNotFound, UnsupportedType, InvalidArgument, FragmentUnreadable
+        ColumnNotFound, UnsupportedType, InvalidArgument, FilterError, FragmentUnreadable
         FragmentChanged
             If a file was rewritten during the call; call again.
 
@@ -637,30 +646,34 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Examples
         --------
-        >>> ds.locate("id", [42, -1]).drop_columns("path").to_pylist()
+        >>> places = ds.locate("id", [42, -1])
+        >>> places.select(["key_index", "fragment_id", "row"]).to_pylist()
         [{'key_index': 0, 'fragment_id': 1, 'row': 338}, {'key_index': 1, 'fragment_id': None, ...}]
+        >>> ds.locate("id", [42], filter="customer = 'C007'")["row"].to_pylist()
+        [None]
         """
-        require_no_filter(self, "locate")
-        opened = self.opened
-        locations = key_locations(opened, columns, keys)
-        return locations.by_key()
+        return key_locations(self.opened, columns, keys, self._all_filters(filter)).by_key()
 
     def files_with_keys(
-        self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
+        self,
+        columns: str | Sequence[str],
+        keys: KeysLike | KeyTableLike,
+        *,
+        filter: Filter = None,
     ) -> pa.Table:
         """Return the files that contain rows with the given keys, for example to erase them.
 
         Parameters
         ----------
-        columns, keys
+        columns, keys, filter
             As in `locate`.
 
         Returns
         -------
         pyarrow.Table
             A row for each file that contains a key, in scan order: ``path`` string,
-            ``fragment_id`` uint64, ``num_keys`` int64 (distinct keys) and ``num_rows`` int64 (rows
-            with one of them).
+            ``fragment_id`` uint64, ``num_keys`` int64 (distinct keys), ``num_rows`` int64 (rows
+            with one of them), ``_file`` and ``_partition`` (as in `locate`).
 
         Raises
         ------
@@ -668,13 +681,11 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Examples
         --------
-        >>> ds.files_with_keys("id", [42, 45, -1]).drop_columns("path").to_pylist()
+        >>> files = ds.files_with_keys("id", [42, 45, -1])
+        >>> files.select(["fragment_id", "num_keys", "num_rows"]).to_pylist()
         [{'fragment_id': 1, 'num_keys': 2, 'num_rows': 2}]
         """
-        require_no_filter(self, "files_with_keys")
-        opened = self.opened
-        locations = key_locations(opened, columns, keys)
-        return locations.by_file()
+        return key_locations(self.opened, columns, keys, self._all_filters(filter)).by_file()
 
     # Changes
 

@@ -27,8 +27,9 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.index.zone_map.bounds import ZoneBounds
-from zonebloom.predicates import IsIn
+from zonebloom.predicates import IsIn, Predicate, RowFilter, row_filter_columns
 from zonebloom.predicates.ast import conjunction
+from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
@@ -52,18 +53,24 @@ from zonebloom.scan.key_values import (
 )
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
+from zonebloom.scan.recheck import matching_rows, select_rows
 from zonebloom.scan.search import Search, global_filter
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.column_batches import Column
-from zonebloom.values.normal_types import normalized_type
+from zonebloom.sources.source import Source
+from zonebloom.values.normal_types import decoded_type, normalized_type
 from zonebloom.values.types import hash_domain
 
+_PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
+# The last columns have Iceberg's names, and `_partition` follows them.
 _ROWS_SCHEMA = pa.schema(
     [
         pa.field("key_index", pa.int64(), nullable=False),
         pa.field("fragment_id", pa.uint64()),
-        pa.field("path", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("path", _PATH_TYPE),
         pa.field("row", pa.int64()),
+        pa.field("_file", _PATH_TYPE),
+        pa.field("_pos", pa.int64()),
     ]
 )
 _FILES_SCHEMA = pa.schema(
@@ -74,6 +81,7 @@ _FILES_SCHEMA = pa.schema(
             ("fragment_id", pa.uint64()),
             ("num_keys", pa.int64()),
             ("num_rows", pa.int64()),
+            ("_file", pa.string()),
         )
     ]
 )
@@ -89,6 +97,7 @@ class KeyLocations:
 
     Attributes
     ----------
+    source : Source
     present : tuple of PresentFragment
     places : int64 array, one item per row
         The position of its file in ``present``, shifted left by `OFFSET_BITS`, plus its row number.
@@ -98,6 +107,7 @@ class KeyLocations:
         The number of the key, which equal keys share. It is -1 if no row can hold the key.
     """
 
+    source: Source
     present: Sequence[PresentFragment]
     places: np.ndarray
     numbers: np.ndarray
@@ -129,9 +139,12 @@ class KeyLocations:
             row_numbers,
             has_row,
         )
-        file_paths = pa.DictionaryArray.from_arrays(from_numpy(file_numbers, has_row), paths)
-        columns = from_numpy(fragment_ids, has_row), file_paths, from_numpy(row_numbers, has_row)
-        return pa.table([from_numpy(key_index), *columns], schema=_ROWS_SCHEMA)
+        files = from_numpy(file_numbers, has_row)
+        paths = pa.DictionaryArray.from_arrays(files, paths)
+        rows = from_numpy(row_numbers, has_row)
+        columns = [from_numpy(key_index), from_numpy(fragment_ids, has_row), paths, rows]
+        table = pa.table([*columns, paths, rows], schema=_ROWS_SCHEMA)
+        return table.append_column("_partition", self._partitions(files))
 
     def by_file(self) -> pa.Table:
         """Return a table of the files that hold keys, with their numbers of keys and of rows."""
@@ -142,15 +155,34 @@ class KeyLocations:
         num_keys = np.bincount(pairs // size, minlength=len(self.present))
         num_rows = np.bincount(files, minlength=len(self.present))
         ids, paths = self._ids_and_paths()
-        columns = [paths, ids, from_numpy(num_keys), from_numpy(num_rows)]
+        columns = [paths, ids, from_numpy(num_keys), from_numpy(num_rows), paths]
         file_numbers = from_numpy(np.flatnonzero(num_rows))
-        return pa.table([column.take(file_numbers) for column in columns], schema=_FILES_SCHEMA)
+        table = pa.table([column.take(file_numbers) for column in columns], schema=_FILES_SCHEMA)
+        return table.append_column("_partition", self._partitions(file_numbers))
 
     def _ids_and_paths(self) -> tuple[pa.Array, pa.Array]:
         ids = np.array([present.fragment_id for present in self.present], dtype=np.uint64)
         return from_numpy(ids), pa.array(
             [present.fragment.path for present in self.present], pa.string()
         )
+
+    def _partitions(self, file_numbers: pa.Array) -> pa.Array:
+        """Return the partition of each file as a struct, or nulls if no file has a partition."""
+        columns = self.source.partition_columns()
+        fields = [field for field in self.source.schema if field.name in columns]
+        if not fields:
+            # Parquet has no structs without fields.
+            return pa.nulls(len(file_numbers))
+        values: list[dict[str, Any]] = [{} for _ in self.present]
+        for number in file_numbers.unique().drop_null().to_pylist():
+            values[number] = self.source.constants(self.present[number].fragment)
+        arrays = [
+            pa.array([file.get(field.name) for file in values], decoded_type(field.type))
+            for field in fields
+        ]
+        has_none = pa.array([not file for file in values])
+        names = [field.name for field in fields]
+        return pa.StructArray.from_arrays(arrays, names, mask=has_none).take(file_numbers)
 
 
 def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
@@ -179,9 +211,19 @@ def _keys_to_table(keys: Any, names: Sequence[str]) -> pa.Table:
 
 
 def locate_keys(
-    opened: OpenedDataset, columns: Sequence[Column], given: Sequence[Any]
+    opened: OpenedDataset,
+    columns: Sequence[Column],
+    given: Sequence[Any],
+    filters: Sequence[Any] = (None,),
 ) -> KeyLocations:
-    """Return the rows whose columns equal keys. ``given`` has one array of keys per column."""
+    """Return the rows whose columns equal keys, and that match all filters.
+
+    ``given`` has one array of keys per column.
+    """
+    row_filter, bound = opened.translate(filters)
+    unfitting_filter_columns = columns_of_unfitting_literals(bound, opened.source.schema)
+    if unfitting_filter_columns:
+        opened.look_at_all_files().require_types(unfitting_filter_columns)
     constant_columns = opened.source.constant_columns()
     stored_numbers = [
         number for number, column in enumerate(columns) if column.path[0] not in constant_columns
@@ -201,13 +243,14 @@ def locate_keys(
             passing = _pass_global_filter(snapshot, columns[number], values[number])
             if passing is not None:
                 values, positions = _take_keys(values, positions, passing)
-    snapshot, search, existing = _search_keys(opened, columns, values)
+    filter_terms = [] if row_filter is None else [bound]
+    snapshot, search, existing = _search_keys(opened, columns, values, filter_terms)
     if existing is not None:
         values, positions = _take_keys(values, positions, existing)
     search.predicate = conjunction(map(IsIn, paths, values))
     with thread_pool(num_cores() + 1) as pool:
         # Build the hash table of the keys while the scan is planned.
-        keys = _ExactKeyFilter(paths, pool.submit(RowNumbers, values))
+        keys = _ExactKeyFilter(paths, pool.submit(RowNumbers, values), row_filter, bound)
         stored = {columns[number]: values[number] for number in stored_numbers}
         found = _find_rows(opened, snapshot, search, keys, stored, pool)
     places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in found)]
@@ -217,7 +260,9 @@ def locate_keys(
         all_keys = np.full(count, -1)
         all_keys[positions] = key_numbers
         key_numbers = all_keys
-    return KeyLocations(snapshot.fragments, np.concatenate(places), numbers, key_numbers)
+    return KeyLocations(
+        opened.source, snapshot.fragments, np.concatenate(places), numbers, key_numbers
+    )
 
 
 @dataclass(frozen=True)
@@ -227,9 +272,15 @@ class _ExactKeyFilter(FilterByKeys):
     Attributes
     ----------
     numbers : future of RowNumbers
+    row_filter : RowFilter or None
+        A filter that the rows must match, too. It is applied to the rows that hold a key.
+    bound : Predicate
+        The predicate of that filter.
     """
 
     numbers: Future[RowNumbers]
+    row_filter: RowFilter | None
+    bound: Predicate
 
     def of_rows(self, table: pa.Table) -> np.ndarray:
         """Return the number of the key that each row holds, int32; negative if it holds none."""
@@ -239,17 +290,31 @@ class _ExactKeyFilter(FilterByKeys):
     def matching_rows(self, table: pa.Table) -> np.ndarray:
         return np.flatnonzero(self.of_rows(table) >= 0)
 
+    def found_rows(self, rows: np.ndarray, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of the rows that may hold keys, and the key that each holds."""
+        numbers = self.of_rows(table)
+        if self.row_filter is None:
+            return rows, numbers
+        holds_key = np.flatnonzero(numbers >= 0)
+        table = select_rows(table, holds_key)
+        kept = holds_key[matching_rows(table, self.row_filter, self.bound)]
+        return rows[kept], numbers[kept]
+
 
 def _search_keys(
-    opened: OpenedDataset, columns: Sequence[Column], values: Sequence[pa.Array]
+    opened: OpenedDataset,
+    columns: Sequence[Column],
+    values: Sequence[pa.Array],
+    filter_terms: Sequence[Predicate],
 ) -> tuple[Snapshot, Search, np.ndarray | None]:
-    """Search the indices for keys.
+    """Search the indices for keys, in rows that meet the terms of a filter.
 
     Also return the positions of the keys that rows may hold, or None if that may be all of them.
     """
     keys = {column.path: array for column, array in zip(columns, values, strict=True)}
     conditions = key_conditions(keys, opened.indices.values())
-    snapshot, search = opened.search(conjunction(conditions), cost_of_keys(len(values[0])))
+    condition = conjunction([*conditions, *filter_terms])
+    snapshot, search = opened.search(condition, cost_of_keys(len(values[0])))
     return snapshot, search, existing_keys(search, conditions)
 
 
@@ -274,6 +339,13 @@ def _find_rows(
     ]
     may_hold = fragments_with_keys(ranges, list(stored_columns.values()))
     names = list(dict.fromkeys(path[0] for path in keys.paths))
+    if keys.row_filter is not None:
+        filtered_names = row_filter_columns(keys.row_filter)
+        names = [
+            name
+            for name in opened.source.schema.names
+            if name in names or filtered_names is None or name in filtered_names
+        ]
     # Few rows hold values of few keys in each column. Those that hold no key are left out later.
     is_exact = len(keys.paths) == 1 or not has_many_keys
     request = Request(names, keys, predicate=search.predicate, is_predicate_exact=is_exact)
@@ -358,7 +430,7 @@ def _plan_by_row_groups(snapshot: Snapshot, part: NumberedPlan) -> NumberedPlan:
 
 def _read_rows(execution: Execution, keys: _ExactKeyFilter, part: NumberedPlan) -> list[_FoundRows]:
     return [
-        (part[0], rows, keys.of_rows(table))
+        (part[0], *keys.found_rows(rows, table))
         for rows, table in execution.matches(part[1])
         if rows.size
     ]
