@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base import arguments
-from zonebloom.base.arrays import to_numpy
+from zonebloom.base.arrays import from_numpy, to_numpy
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.errors import InvalidArgument
 
 # An error names this many rows.
 _MAX_NAMED_ROWS = 3
+_MAX_SHOWN_CHARACTERS = 80
 
 
 @contextmanager
@@ -90,6 +92,9 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
             named = _named_rows(to_numpy(column.is_null()), first_row)
             raise InvalidArgument(f"column {field.name!r} takes no nulls, but {named} have one")
         if column.type != field.type:
+            if pa.types.is_nested(column.type):
+                # PyArrow casts all items of a list, those outside of a slice included.
+                column = column.take(from_numpy(np.arange(len(column))))
             column = _cast_column(column, field, first_row)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=wanted)
@@ -105,12 +110,22 @@ def _cast_column(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> pa
     if len(column) > 1:
         # Look for the first row that cannot be converted.
         middle = len(column) // 2
-        _cast_column(column.slice(0, middle), field, first_row)
-        _cast_column(column.slice(middle), field, first_row + middle)
+        for start, stop in ((0, middle), (middle, len(column))):
+            part = column.take(from_numpy(np.arange(start, stop)))
+            _cast_column(part, field, first_row + start)
     raise InvalidArgument(
-        f"row {first_row:,} of the rows has {arguments.short_repr(column[0].as_py())} in column "
-        f"{field.name!r}, which no {field.type} equals; convert the column, and give the rows again"
+        f"row {first_row:,} of the rows has {_shown(column[0])} in column {field.name!r}, which no "
+        f"{field.type} equals; convert the column, and give the rows again"
     )
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        # Python has no nanoseconds.
+        text = value.cast(pa.string()).as_py()
+    except pa.ArrowNotImplementedError:
+        text = str(value)
+    return textwrap.shorten(text, _MAX_SHOWN_CHARACTERS, placeholder="...")
 
 
 def _are_equal(values: pa.ChunkedArray, others: pa.ChunkedArray) -> bool:
