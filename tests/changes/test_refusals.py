@@ -1,0 +1,347 @@
+"""Test what upserts and erasures refuse, and that nothing on disk is another then."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from pyarrow.parquet.encryption import create_encryption_properties
+
+import zonebloom as zb
+from zonebloom.errors import (
+    ChangeRefused,
+    ColumnNotFound,
+    InvalidArgument,
+    UnsupportedType,
+)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("f", pa.float64()),
+        pa.field("must", pa.string(), nullable=False),
+        pa.field("day", pa.date32()),
+        pa.field("price", pa.decimal128(9, 2)),
+        pa.field("t", pa.timestamp("us")),
+        pa.field("n", pa.struct({"a": pa.int32(), "l": pa.list_(pa.int8())})),
+    ]
+)
+ROW = {
+    "id": 1,
+    "f": 1.0,
+    "must": "x",
+    "day": dt.date(2026, 1, 1),
+    "price": Decimal("1.50"),
+    "t": dt.datetime(2026, 1, 1),
+    "n": {"a": 1, "l": [1]},
+}
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return the files below a folder with their sizes and times, without the empty lock file."""
+    return {
+        str(path): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".zonebloom-lock"
+    }
+
+
+@pytest.fixture
+def lake(tmp_path):
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    rows = [{**ROW, "id": number, "f": float(number)} for number in range(10)]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), folder / "0.parquet")
+    return folder
+
+
+def rows_with(**columns) -> pa.Table:
+    """Return two rows for new keys, with other columns."""
+    values = {name: [value, value] for name, value in ROW.items()} | {"id": [100, 101]}
+    table = pa.table({name: pa.array(values[name], SCHEMA.field(name).type) for name in values})
+    for name, column in columns.items():
+        if column is None:
+            table = table.drop_columns(name)
+        elif name in table.column_names:
+            table = table.set_column(table.column_names.index(name), name, column)
+        else:
+            table = table.append_column(name, column)
+    return table
+
+
+REFUSED_ROWS = {
+    "null key": (rows_with(id=pa.array([7, None])), "id", "'id' is null or NaN in rows 1;"),
+    "NaN key": (
+        rows_with(f=pa.array([math.nan, math.nan])),
+        "f",
+        "'f' is null or NaN in rows 0, 1;",
+    ),
+    "repeated key": (
+        rows_with(id=pa.array([7, 7])),
+        "id",
+        "1 keys occur more than once in the rows, first {'id': 7} in rows 0 and 1;",
+    ),
+    "repeated zero": (rows_with(f=pa.array([0.0, -0.0])), "f", "in rows 0 and 1;"),
+    "repeated pair": (
+        rows_with(id=pa.array([7, 7])),
+        ["id", "must"],
+        "first {'id': 7, 'must': 'x'} in rows 0 and 1;",
+    ),
+    "fraction": (rows_with(id=pa.array([7.0, 7.5])), "id", "row 1 of the rows has 7.5 in column"),
+    "nested": (
+        rows_with(
+            n=pa.array(
+                [{"a": 1, "l": [1]}, {"a": 1, "l": [1, 300]}],
+                pa.struct({"a": pa.int64(), "l": pa.list_(pa.int64())}),
+            )
+        ),
+        "id",
+        "row 1 of the rows has",
+    ),
+    "decimal": (
+        rows_with(price=pa.array([Decimal("1.500"), Decimal("1.505")])),
+        "id",
+        "row 1 of the rows has 1.505 in column 'price'",
+    ),
+    "nanoseconds": (
+        rows_with(t=pa.array([1000, 1001], pa.timestamp("ns"))),
+        "id",
+        "row 1 of the rows has",
+    ),
+    "text for date": (rows_with(day=pa.array(["2026-01-01", "soon"])), "id", "row 1 of the rows"),
+    "unknown column": (
+        rows_with(prise=pa.array([1, 2])),
+        "id",
+        "rows have a column 'prise', and the dataset has none; did you mean price?",
+    ),
+    "no key": (rows_with(id=None), "id", "rows have no column 'id', which is a key; add it"),
+    "no value": (
+        rows_with(must=None),
+        "id",
+        "rows have new keys, but lack the columns must, which take no nulls;",
+    ),
+    "null value": (
+        rows_with(must=pa.array(["x", None])),
+        "id",
+        "column 'must' takes no nulls, but rows 1 have one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_ROWS)
+@pytest.mark.parametrize("as_reader", [False, True])
+def test_rows_that_do_not_fit_are_named(lake, case, as_reader):
+    rows, on, message = REFUSED_ROWS[case]
+    ds = zb.dataset(lake)
+    before = listing(lake.parent)
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        ds.upsert(rows.to_reader(max_chunksize=1) if as_reader else rows, on=on)
+    assert listing(lake.parent) == before
+
+
+def test_rows_that_fit_exactly_are_converted(lake):
+    ds = zb.dataset(lake)
+    rows = rows_with(
+        id=pa.array([3.0, 100.0]),
+        price=pa.array([Decimal("1.500"), None]),
+        t=pa.array([1000, None], pa.timestamp("ns")),
+        must=pa.array(["é", "x"]).dictionary_encode(),
+        n=pa.array(
+            [{"a": 5, "l": [None]}, None], pa.struct({"a": pa.int64(), "l": pa.list_(pa.int64())})
+        ),
+        f=pa.array([math.nan, None], pa.float32()),
+    )
+    receipt = ds.upsert(rows, on="id")
+    assert (receipt.num_updated, receipt.num_inserted) == (1, 1)
+    first, second = ds.lookup("id", [3, 100]).to_pylist()
+    assert math.isnan(first.pop("f")) and second.pop("f") is None
+    assert first["must"] == "é" and first["n"] == {"a": 5, "l": [None]}
+    assert first["t"] == dt.datetime(1970, 1, 1, microsecond=1) and second["n"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("id",), InvalidArgument),
+        (("id", [1], "id = 1"), InvalidArgument),
+        ((None, [1]), InvalidArgument),
+        (("ix", [1]), ColumnNotFound),
+        (("n", [1]), UnsupportedType),
+        ((["id", "f"], pa.table({"id": [1]})), InvalidArgument),
+    ],
+)
+def test_wrong_arguments_of_an_erasure_are_refused(lake, arguments, error):
+    columns, keys, condition = [*arguments, None, None][:3]
+    before = listing(lake.parent)
+    with pytest.raises(error):
+        zb.dataset(lake).erase(columns, keys, filter=condition)
+    assert listing(lake.parent) == before
+
+
+# Folders
+
+
+def test_folders_that_cannot_be_changed_are_refused(lake, tmp_path):
+    table = pq.read_table(lake / "0.parquet")
+    arrow, sealed = tmp_path / "arrow", tmp_path / "sealed"
+    arrow.mkdir()
+    sealed.mkdir()
+    pyarrow.feather.write_feather(table.select(["id"]), str(arrow / "0.arrow"), "uncompressed")
+    key = bytes(range(16))
+    properties = create_encryption_properties(footer_key=key)
+    pq.write_table(table, sealed / "0.parquet", encryption_properties=properties)
+    named = zb.dataset([str(lake / "0.parquet")])
+    cases = [
+        (zb.dataset(arrow, format="ipc"), "no folder of Parquet"),
+        (zb.dataset(sealed, parquet_keys=zb.ParquetKeys(key)), "encrypted"),
+        (zb.dataset(table), "memory"),
+    ]
+    before = listing(tmp_path)
+    for ds, message in cases:
+        for change in (
+            lambda ds=ds: ds.erase("id", [1]),
+            lambda ds=ds: ds.upsert(pa.table({"id": [1, 500]}), on="id"),
+        ):
+            with pytest.raises(ChangeRefused, match=message):
+                change()
+    with pytest.raises(ChangeRefused, match="one by one"):
+        named.upsert(rows_with(), on="id")
+    assert listing(tmp_path) == before
+    assert named.upsert(rows_with(id=pa.array([1, 2])), on="id").num_updated == 2
+    assert named.erase("id", [3]).verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@pytest.mark.parametrize("values", [["a/b", "=", "%25", "é ", None], [1, 20, None], ["1", "x"]])
+def test_hive_partitions_with_odd_values_keep_them(tmp_path, values):
+    folder = tmp_path / "lake"
+    rows = pa.table({"id": list(range(len(values))), "part": values, "x": ["old"] * len(values)})
+    pq.write_to_dataset(rows, folder, partition_cols=["part"])
+    ds = zb.dataset(folder)
+    moved = pa.table(
+        {
+            "id": [*range(len(values)), 100],
+            "part": pa.array([*values[1:], values[0], values[0]], ds.schema.field("part").type),
+            "x": ["new"] * (len(values) + 1),
+        }
+    )
+    receipt = ds.upsert(moved, on="id")
+    assert (receipt.num_updated, receipt.num_inserted) == (len(values), 1)
+    assert receipt.verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+    for read in (ds, zb.dataset(folder)):
+        found = read.to_table(columns=["id", "part", "x"]).sort_by("id")
+        assert found.to_pylist() == moved.to_pylist()
+
+
+# Delta
+
+FIELDS = [
+    {"name": name, "type": kind, "nullable": True, "metadata": {}}
+    for name, kind in (("id", "long"), ("s", "string"))
+]
+GENERATED = {**FIELDS[1], "metadata": {"delta.generationExpression": "'x'"}}
+IDENTITY = {**FIELDS[0], "metadata": {"delta.identity.start": 1}}
+REFUSED_DELTA = {
+    "appendOnly": ({"delta.appendOnly": "true"}, FIELDS, ["appendOnly"], "appendOnly"),
+    "feed": ({"delta.enableChangeDataFeed": "true"}, FIELDS, ["changeDataFeed"], "change data"),
+    "check": ({"delta.constraints.c": "id > 0"}, FIELDS, ["checkConstraints"], "constraints.c"),
+    "generated": ({}, [FIELDS[0], GENERATED], ["generatedColumns"], "'s' that is generated"),
+    "identity": ({}, [IDENTITY, FIELDS[1]], ["identityColumns"], "'id' that is an identity"),
+    "tracking": ({"delta.enableRowTracking": "true"}, FIELDS, ["rowTracking"], "rowtracking"),
+    "unknown": ({}, FIELDS, ["somethingNew"], "somethingnew"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_DELTA)
+def test_delta_tables_that_need_more_than_files_are_refused(tmp_path, case):
+    deltalake = pytest.importorskip("deltalake")
+    from storage.delta_by_hand import add, commit, metadata
+
+    configuration, fields, features, message = REFUSED_DELTA[case]
+    path = tmp_path / "table"
+    path.mkdir()
+    pq.write_table(pa.table({"id": [1, 2], "s": ["x", "y"]}), path / "0.parquet")
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    action = add(path / "0.parquet", "0.parquet", stats=json.dumps({"numRecords": 2}))
+    commit(path, {"protocol": protocol}, metadata(fields, **configuration), action)
+    ds = zb.dataset(deltalake.DeltaTable(path))
+    assert ds.count_rows() == 2
+    before = listing(tmp_path)
+    with pytest.raises(ChangeRefused, match=re.escape(message)):
+        ds.erase("id", [1])
+    for plan in (True, False):
+        with pytest.raises(ChangeRefused, match=re.escape(message)):
+            ds.upsert(pa.table({"id": [1, 3], "s": ["z", "z"]}), on="id", plan=plan)
+    assert listing(tmp_path) == before
+
+
+def test_mapped_columns_and_touched_deletion_vectors_of_delta_are_refused(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    from storage.delta_by_hand import (
+        MappedTable,
+        add,
+        commit,
+        deletion_vector,
+        metadata,
+        protocol,
+    )
+
+    mapped = MappedTable(tmp_path / "mapped", "name")
+    mapped.set_fields([mapped.field("id", "long")])
+    mapped.append([{"id": 1}])
+    path = tmp_path / "vectors"
+    path.mkdir()
+    actions = []
+    for name, ids in (("0.parquet", [1, 2]), ("1.parquet", [3, 4])):
+        pq.write_table(pa.table({"id": ids, "s": ["x", "y"]}), path / name)
+        actions.append(add(path / name, name, stats=json.dumps({"numRecords": 2})))
+    actions[0]["add"]["deletionVector"] = deletion_vector([0])
+    commit(path, protocol("deletionVectors"), metadata(FIELDS), *actions)
+    before = listing(tmp_path)
+    with pytest.raises(ChangeRefused, match="columnmapping"):
+        zb.dataset(deltalake.DeltaTable(mapped.path)).erase("id", [1])
+    ds = zb.dataset(deltalake.DeltaTable(path))
+    with pytest.raises(ChangeRefused, match="has a deletion vector"):
+        ds.erase("id", [2])
+    assert listing(tmp_path) == before
+    assert not ds.erase("id", [1]).is_committed
+    assert ds.erase("id", [3]).num_deleted == 1
+    assert sorted(ds.to_table()["id"].to_pylist()) == [2, 4]
+
+
+# Iceberg
+
+
+def test_iceberg_tables_of_format_3_and_other_files_are_refused(tmp_path):
+    pytest.importorskip("sqlalchemy")
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    uri = f"sqlite:///{tmp_path}/c.db"
+    catalog = SqlCatalog("c", uri=uri, warehouse=tmp_path.as_uri())
+    catalog.create_namespace("n")
+    rows = pa.table({"id": [1, 2]})
+    table = catalog.create_table("n.avro", rows.schema)
+    table.append(rows)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "avro"})
+    before = listing(tmp_path)
+    with pytest.raises(ChangeRefused, match="avro"):
+        zb.dataset(table).erase("id", [1])
+    assert listing(tmp_path) == before
+    plain = catalog.create_table("n.plain", rows.schema)
+    plain.append(rows)
+    path = Path(plain.metadata_location.removeprefix("file://"))
+    content = json.loads(path.read_text()) | {"format-version": 3, "next-row-id": 2}
+    path.write_text(json.dumps(content))
+    before = listing(tmp_path)
+    with pytest.raises(ChangeRefused, match="format 3"):
+        zb.dataset(catalog.load_table("n.plain")).erase("id", [1])
+    assert listing(tmp_path) == before
