@@ -153,6 +153,11 @@ class FolderChanges(ChangeableTable):
         written: Sequence[WrittenFile],
         summary: Mapping[str, str],
     ) -> list[str]:
+        if not written and len(removed) == len(self._identities):
+            raise ChangeRefused(
+                f"no row of {self.location} would be left, and no file with its columns; delete "
+                "the folder instead"
+            )
         before = [self._identities[fragment.path] for fragment in removed]
         is_changed = self._source.identities(removed, before) != before
         if self._list_files is not None:
