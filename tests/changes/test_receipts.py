@@ -1,0 +1,223 @@
+"""Test receipts: what they keep, what they find again later, and what a purge leaves."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import zonebloom as zb
+from zonebloom.errors import ChangeRefused, InvalidArgument
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+from changes.changed_tables import KINDS, ChangedTable, comparable
+from seams import replace_function
+
+# Distinct parts, so that no page of one key compresses to a copy of another.
+SECRETS = ["Quentin-Zweig-71", "Ottilie-Kvapil-04"]
+
+
+def people(table: ChangedTable, count: int) -> list[dict]:
+    """Return rows, some of which hold the keys that are erased."""
+    rows = table.new_rows(count)
+    for number, row in enumerate(rows):
+        row["s"] = SECRETS[number] if number < len(SECRETS) else f"person-{row['id']}"
+    return rows
+
+
+@pytest.fixture(params=list(KINDS))
+def table(request, tmp_path):
+    rng = random.Random(request.param)
+    (tmp_path / "lake").mkdir(exist_ok=True)
+    table = KINDS[request.param](rng, tmp_path, is_partitioned=True)
+    for _ in range(3):
+        table.append(people(table, 60))
+    return table
+
+
+def open_indexed(table: ChangedTable) -> zb.Dataset:
+    ds = zb.dataset(table.load(), **table.options)
+    ds.create_scalar_index("s", "BLOOMFILTER", number_of_items=8, spark=False)
+    ds.create_scalar_index("id", "HASH", spark=False)
+    return ds
+
+
+def files_with(folder: Path, texts: list[str]) -> list[str]:
+    """Return the files that hold one of the texts, as their bytes say."""
+    return [
+        str(path)
+        for path in folder.rglob("*")
+        if path.is_file() and any(text.encode() in path.read_bytes() for text in texts)
+    ]
+
+
+def test_a_purged_erasure_leaves_no_byte_of_the_keys(table, tmp_path):
+    ds = open_indexed(table)
+    assert files_with(tmp_path, SECRETS)
+    receipt = ds.erase("s", SECRETS)
+    table.rows = [row for row in table.rows if row["s"] not in SECRETS]
+    assert receipt.num_deleted == 6 and receipt.verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+    assert receipt.traces is not None and not receipt.traces.is_searched
+    path = tmp_path / "receipt.json"
+    receipt.save(path)
+    loaded = zb.Receipt.load(path)
+    assert loaded == receipt
+    text = path.read_text()
+    assert not any(secret in text for secret in SECRETS)
+    assert set(json.loads(text)) >= {"format", "operation", "keys", "verification", "traces"}
+    with pytest.raises(InvalidArgument, match="give the same keys"):
+        loaded.check(ds, SECRETS[:1])
+    with pytest.raises(InvalidArgument, match="new file"):
+        receipt.save(path)
+    # Another process looks weeks later.
+    table.append(table.new_rows(10))
+    later = zb.dataset(table.load(), **table.options)
+    kept_before = loaded.check(later)
+    with_keys = loaded.check(later, SECRETS[::-1])
+    assert with_keys.is_searched
+    if receipt.table != "folder":
+        older = [trace for trace in kept_before.found if trace.kind == "file"]
+        assert {trace.path for trace in older} == {file.path for file in receipt.files_removed}
+        assert all(trace.versions for trace in older) and kept_before.calls
+        assert {trace.path for trace in older} <= {trace.path for trace in with_keys.found}
+    purged = loaded.check(later, SECRETS, purge=True)
+    assert not purged.found and purged.is_searched, str(purged)
+    assert str(purged) == "Nothing holds these keys."
+    path.unlink()
+    assert files_with(tmp_path, SECRETS) == []
+    for read in (later, zb.dataset(table.load(), **table.options)):
+        assert comparable(read.to_table()) == comparable(table.rows)
+        assert read.count_rows("id = 2") == sum(row["id"] == 2 for row in table.rows)
+    assert comparable(table.read()) == comparable(table.rows)
+
+
+def test_keys_that_come_back_are_found(table):
+    ds = open_indexed(table)
+    receipt = ds.erase("s", SECRETS)
+    assert not [trace for trace in receipt.check(ds, SECRETS).found if "again" in trace.reason]
+    back = people(table, 3)
+    table.append(back)
+    found = receipt.check(zb.dataset(table.load(), **table.options), SECRETS).found
+    assert any(trace.kind == "file" and "erase again" in trace.reason for trace in found)
+
+
+def test_a_receipt_reads_as_text_and_html(table):
+    ds = open_indexed(table)
+    plan = ds.erase("s", SECRETS, plan=True)
+    assert "nothing was changed" in str(plan)
+    receipt = ds.erase("s", SECRETS)
+    html = receipt._repr_html_()
+    for part in ("6", "proven", receipt.table, receipt.location):
+        assert part in str(receipt) and part in html
+    assert not any(secret in str(receipt) + html for secret in SECRETS)
+    assert receipt.verification is not None
+    unproven = replace(receipt.verification, is_proven=False, problem="a row is gone")
+    assert "NOT PROVEN: a row is gone" in str(replace(receipt, verification=unproven))
+    by_filter = ds.erase(filter="id = 7")
+    assert by_filter.columns == () and "a filter" in str(by_filter)
+    with pytest.raises(InvalidArgument, match="leave keys out"):
+        by_filter.check(ds, [7])
+    other = replace(receipt, location="/elsewhere")
+    with pytest.raises(InvalidArgument, match="open the table of the receipt"):
+        other.check(ds)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "zonebloom": "1", "keys": {}}']
+)
+def test_a_file_that_is_no_receipt_is_refused(tmp_path, content):
+    path = tmp_path / "r.json"
+    path.write_text(content)
+    with pytest.raises(InvalidArgument, match="no receipt"):
+        zb.Receipt.load(path)
+
+
+def test_two_upserts_of_the_same_keys_at_once_insert_each_once(table):
+    rows = table.new_rows(40)
+    batch = table.table(rows)
+    errors: list[BaseException] = []
+
+    def upsert(number: int) -> None:
+        try:
+            ds = zb.dataset(table.load(), **table.options)
+            given = [batch, pl.from_arrow(batch), batch.to_reader()][number]
+            ds.upsert(given, on="id")
+        except BaseException as error:  # noqa: BLE001 - it is shown below
+            errors.append(error)
+
+    threads = [threading.Thread(target=upsert, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    table.rows += rows
+    assert comparable(table.read()) == comparable(table.rows)
+
+
+def test_an_erasure_of_whole_files_is_repeated_after_a_conflict(table, monkeypatch):
+    from zonebloom.changes.delta import DeltaChanges
+    from zonebloom.changes.folder import FolderChanges
+    from zonebloom.changes.iceberg import IcebergChanges
+
+    erased = {row["id"] for row in table.rows[-60:]}
+    again = [table.row(row_id) for row_id in list(erased)[:5]]
+    for owner in (DeltaChanges, FolderChanges, IcebergChanges):
+        commit = owner.commit
+
+        def commit_after_others(self, *arguments, commit=commit):
+            if again:
+                table.append([*again, *table.new_rows(3)])
+                again.clear()
+            return commit(self, *arguments)
+
+        replace_function(monkeypatch, owner, "commit", commit_after_others)
+    ds = zb.dataset(table.load(), **table.options)
+    receipt = ds.erase("id", list(erased))
+    assert (receipt.tries, receipt.num_deleted, receipt.is_committed) == (2, 65, True)
+    table.rows = [row for row in table.rows if row["id"] not in erased]
+    assert comparable(table.read()) == comparable(table.rows)
+
+
+def test_commit_properties_are_written(table):
+    if isinstance(table, KINDS["folder"]):
+        return
+    ds = zb.dataset(table.load(), **table.options)
+    receipt = ds.erase("id", [1], commit_properties={"ticket": "4711"})
+    if receipt.table == "delta":
+        text = json.dumps(table.load().history(1))
+    else:
+        text = str(table.load().current_snapshot().summary.additional_properties)
+    assert "ticket" in text and "4711" in text and "erase" in text
+    with pytest.raises(InvalidArgument):
+        ds.erase("id", [2], commit_properties={"ticket": 4711})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_batch_without_rows_changes_nothing(table):
+    ds = zb.dataset(table.load(), **table.options)
+    assert not ds.upsert(table.table([]), on="id").is_committed
+    assert not ds.erase("id", pa.array([], pa.int64())).is_committed
+    assert not ds.erase("id", [-1, None]).is_committed
+    assert comparable(table.read()) == comparable(table.rows)
+
+
+def test_all_rows_can_be_erased_but_not_the_last_file_of_a_folder(table):
+    ds = zb.dataset(table.load(), **table.options)
+    if isinstance(table, KINDS["folder"]):
+        with pytest.raises(ChangeRefused, match="delete the folder instead"):
+            ds.erase(filter="id >= 0")
+    else:
+        receipt = ds.erase(filter="id >= 0")
+        assert receipt.num_deleted == 180 and receipt.verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+        assert ds.count_rows() == 0
+        table.rows = table.new_rows(3)
+        assert ds.upsert(table.table(table.rows), on="id").num_inserted == 3
+    assert comparable(ds.to_table()) == comparable(table.read()) == comparable(table.rows)
