@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zonebloom.base.arrays import from_numpy
 from zonebloom.base.progress import ProgressOption, Report, report_progress
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
 from zonebloom.changes.places import (
@@ -43,6 +42,7 @@ from zonebloom.changes.writing import (
 )
 from zonebloom.errors import ChangeConflict, ChangeRefused, FragmentChanged, InvalidArgument
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
+from zonebloom.scan.recheck import gather
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import file_errors
 
@@ -357,12 +357,12 @@ def _write_new_files(
     rows_per_file = max(int(table.target_bytes / max(rows.nbytes / rows.num_rows, 1)), 1)
     # A table without columns has no rows, so keep one more.
     names = {rows.column_names[0], *table.partition_columns}.intersection(rows.column_names)
-    keys = _with_all_columns(rows.select(sorted(names)).take(from_numpy(numbers)), schema)
+    keys = _with_all_columns(gather(rows.select(sorted(names)), numbers), schema)
     written = []
     for partition, places in table.partitions(keys):
         places = np.sort(places)
         for start in range(0, places.size, rows_per_file):
-            part = rows.take(from_numpy(numbers[places[start : start + rows_per_file]]))
+            part = gather(rows, numbers[places[start : start + rows_per_file]])
             part = _with_all_columns(part, schema).select(table.file_schema.names)
             file = files.write(partition, None, [part], table.file_schema, options, report)
             assert file is not None

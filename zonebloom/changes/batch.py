@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base import arguments
-from zonebloom.base.arrays import from_numpy, to_numpy
+from zonebloom.base.arrays import to_numpy
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.errors import InvalidArgument
+from zonebloom.scan.recheck import gather
 
 # An error names this many rows.
 _MAX_NAMED_ROWS = 3
@@ -94,7 +95,7 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
         if column.type != field.type:
             if pa.types.is_nested(column.type):
                 # PyArrow casts all items of a list, those outside of a slice included.
-                column = column.take(from_numpy(np.arange(len(column))))
+                column = _copied(column, 0, len(column))
             column = _cast_column(column, field, first_row)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=wanted)
@@ -111,12 +112,15 @@ def _cast_column(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> pa
         # Look for the first row that cannot be converted.
         middle = len(column) // 2
         for start, stop in ((0, middle), (middle, len(column))):
-            part = column.take(from_numpy(np.arange(start, stop)))
-            _cast_column(part, field, first_row + start)
+            _cast_column(_copied(column, start, stop), field, first_row + start)
     raise InvalidArgument(
         f"row {first_row:,} of the rows has {_shown(column[0])} in column {field.name!r}, which no "
         f"{field.type} equals; convert the column, and give the rows again"
     )
+
+
+def _copied(column: pa.ChunkedArray, start: int, stop: int) -> pa.ChunkedArray:
+    return gather(pa.table([column], ["x"]), np.arange(start, stop)).column(0)
 
 
 def _shown(value: pa.Scalar) -> str:
@@ -145,6 +149,8 @@ def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
         if is_absent.any():
             named = _named_rows(is_absent, 0)
             raise InvalidArgument(f"key {name!r} is null or NaN in {named}; leave these rows out")
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
         if pa.types.is_floating(column.type):
             # Negative zero equals zero.
             column = pc.call_function("add", [column, pa.scalar(0.0, column.type)])

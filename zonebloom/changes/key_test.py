@@ -106,7 +106,11 @@ def _plain_values(values: Any) -> list[Any]:
     if hasattr(values, "__arrow_c_stream__") or isinstance(values, pa.Array | pa.ChunkedArray):
         if not isinstance(values, pa.Array | pa.ChunkedArray):
             values = pa.chunked_array(values)
-        return values.to_pylist()
+        try:
+            return values.to_pylist()
+        except (OverflowError, ValueError):
+            # Python's dates and times end in the year 9999, and have no nanoseconds.
+            return values.cast(f"int{values.type.bit_width}").to_pylist()
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from zonebloom.base.arrays import from_numpy
 from zonebloom.changes.places import FileChange
 from zonebloom.parquet.file_layout import FilePages
+from zonebloom.scan.recheck import gather
 from zonebloom.sources.source import Fragment
 
 # Encodings that pyarrow writes when it is told to, besides plain values and dictionaries.
@@ -200,20 +200,20 @@ def changed_rows(
             table = _replace(table, places[is_replaced], rows, batch_rows[is_replaced])
         is_kept = np.ones(table.num_rows, dtype=bool)
         is_kept[places[~is_replaced]] = False
-        yield table if is_kept.all() else table.filter(pa.array(is_kept))
+        yield table if is_kept.all() else gather(table, np.flatnonzero(is_kept))
 
 
 def _replace(
     table: pa.Table, places: np.ndarray, rows: pa.Table, batch_rows: np.ndarray
 ) -> pa.Table:
-    new_rows = rows.take(from_numpy(batch_rows))
+    new_rows = gather(rows, batch_rows)
     source = np.arange(table.num_rows)
     source[places] = table.num_rows + np.arange(places.size)
-    indices = from_numpy(source)
     for number, name in enumerate(table.column_names):
         if name in new_rows.column_names:
             new = new_rows.column(name)
             old = table.column(number)
             column = pa.chunked_array([*old.chunks, *new.cast(old.type).chunks], old.type)
-            table = table.set_column(number, table.field(number), column.take(indices))
+            merged = gather(pa.table([column], [name]), source)
+            table = table.set_column(number, table.field(number), merged.column(0))
     return table
