@@ -98,16 +98,9 @@ def start(*arguments: str, path=str(ROOT), stdin=None, **environment):
 @pytest.mark.parametrize(
     "command",
     [
-        *("adopt", "advise", "build", "count", "demo", "drop", "explain", "head"),
-        *(
-            "lookup",
-            "ls",
-            "refresh",
-            "schema",
-            "stats",
-            "vacuum",
-            "validate",
-        ),
+        *("adopt", "advise", "build", "count", "demo", "drop", "erase", "explain", "files"),
+        *("head", "locate", "lookup", "ls", "receipt", "refresh", "schema", "stats", "upsert"),
+        *("vacuum", "validate"),
     ],
 )
 def test_help_has_an_example_and_the_json_shape(run, command):
@@ -122,7 +115,7 @@ def test_help_lists_every_command(run):
     from zonebloom.cli.commands import zonebloom
 
     # The test above names every command, so a new command must be added there.
-    assert len(zonebloom.commands) == 15
+    assert len(zonebloom.commands) == 20
     _, out, _ = run("--help")
     for name in zonebloom.commands:
         (line,) = (line for line in out.splitlines() if line.split()[:1] == [name])
@@ -990,3 +983,156 @@ def test_a_spark_that_does_not_start_is_an_error(data, tmp_path):
     assert process.returncode == 1
     assert "Error: Spark did not start: " in err
     assert "Traceback" not in err
+
+
+def read_files(folder, table_format):
+    """Return the rows of a table, as its own library reads them."""
+    if table_format == "delta":
+        return pa.table(pytest.importorskip("deltalake").DeltaTable(str(folder)).to_pyarrow_table())
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("*.parquet"))])
+
+
+@pytest.fixture(params=["folder", "delta"])
+def users(request, tmp_path):
+    """Return a table of three files, in which each of 100 users has 9 rows, and its format."""
+    folder = tmp_path / "users"
+    folder.mkdir()
+    for number in range(3):
+        ids = range(300 * number, 300 * number + 300)
+        rows = pa.table({"id": ids, "user": [f"u{row % 100}" for row in ids], "n": [1.5] * 300})
+        if request.param == "delta":
+            pytest.importorskip("deltalake").write_deltalake(str(folder), rows, mode="append")
+        else:
+            pq.write_table(rows, folder / f"{number}.parquet")
+    return folder, request.param
+
+
+def test_erase_deletes_rows_and_its_receipt_is_checked(users, run, tmp_path):
+    folder, table_format = users
+    path, receipt, keys = str(folder), str(tmp_path / "erased.json"), tmp_path / "keys.csv"
+    assert run("build", path, "--column", "user", "--type", "HASH")[0] == 0
+    before = read_files(folder, table_format)
+    code, out, _ = run("erase", path, "--key", "user=u42", "--dry-run", "--receipt", receipt)
+    assert (code, "nothing was changed" in out, os.path.exists(receipt)) == (0, True, False)
+    assert read_files(folder, table_format).equals(before)
+    keys.write_text("user,why\nu42,asked\n")
+    erase = ["erase", path, "--keys", str(keys), "--on", "user", "--filter", "id > 3"]
+    assert run(*erase)[0] == run("erase", path)[0] == run(*erase[:4])[0] == 2
+    code, out, err = run(*erase[:6], "--receipt", receipt, "--output", "json")
+    document = json.loads(out)
+    assert (code, document["num_deleted"], f"in {receipt}" in err) == (0, 9, True)
+    assert document["verification"]["is_proven"]
+    left = read_files(folder, table_format)
+    assert left.num_rows == 891
+    assert "u42" not in left["user"].to_pylist()
+    code, out, err = run("erase", path, "--filter", "id < 10", "--receipt", receipt)
+    assert (code, "exists; give a new file" in err) == (1, True)
+    assert read_files(folder, table_format).num_rows == 891
+
+    code, out, _ = run("receipt", receipt)
+    assert (code, "rows deleted   9" in out) == (0, True)
+    code, out, _ = run("receipt", receipt, path, "--keys", str(keys), "--output", "json")
+    traces = json.loads(out)["traces"]
+    assert (code, traces["is_searched"]) == (1, True)
+    kinds = {"file", "log"} if table_format == "delta" else {"index"}
+    assert kinds <= {trace["kind"] for trace in traces["found"]}
+    assert run("receipt", receipt, "--purge")[0] == 2
+    assert "not the 1 key" in run("receipt", receipt, path, "--key", "user=u43")[2]
+    assert "is of user" in run("receipt", receipt, path, "--key", "id=43")[2]
+    code, out, _ = run("receipt", receipt, path, "--key", "user=u42", "--purge")
+    assert (code, out.splitlines()[-1]) == (0, "Nothing holds these keys.")
+    code, out, _ = run("erase", path, "--filter", "id < 10", "--output", "json")
+    assert (code, json.loads(out)["num_deleted"]) == (0, 10)
+
+
+def test_upsert_reads_batches_of_csv_and_parquet(users, run, tmp_path):
+    folder, table_format = users
+    path, batch = str(folder), tmp_path / "batch.csv"
+    batch.write_text('id,user,n\n0,,2.25\n5,"",\n1000,new,3\n')
+    upsert = ["upsert", path, str(batch), "--on", "id"]
+    code, out, _ = run(*upsert, "--dry-run", "--output", "json")
+    plan = json.loads(out)
+    assert (code, plan["is_committed"], plan["num_updated"]) == (0, False, 2)
+    code, out, _ = run(*upsert, "--output", "json")
+    receipt = json.loads(out)
+    assert (code, receipt["num_updated"], receipt["num_inserted"]) == (0, 2, 1)
+    rows = read_files(folder, table_format).sort_by("id").to_pylist()
+    assert len(rows) == 901
+    assert [rows[number] for number in (0, 5, -1)] == [
+        {"id": 0, "user": None, "n": 2.25},
+        {"id": 5, "user": "", "n": None},
+        {"id": 1000, "user": "new", "n": 3.0},
+    ]
+    others = tmp_path / "others.parquet"
+    pq.write_table(pa.table({"id": [1, 2000], "user": ["x", "y"], "n": [7.5, 7.5]}), others)
+    with open(others, "rb") as stdin:
+        arguments = ["upsert", path, "-", "--on", "id,user", "--when-matched", "ignore"]
+        process = start(*arguments, "--columns", "n", "--output", "json", stdin=stdin)
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert json.loads(out)["num_inserted"] == 2
+    code, out, _ = run("upsert", path, str(others), "--on", "id", "--when-not-matched", "ignore")
+    assert (code, "rows updated   2" in out.replace(" 3", " 2"), "inserted" in out) == (
+        0,
+        True,
+        False,
+    )
+    batch.write_text("id,n\n0,many\n")
+    code, _, err = run(*upsert)
+    assert (code, "many" in err, "Traceback" in err) == (1, True, False)
+    batch.write_text("id,n\n0,1\n0,2\n")
+    code, _, err = run(*upsert)
+    assert (code, "keys occur more than once" in err) == (1, True)
+
+
+def test_locate_and_files_print_where_keys_are(indexed, run, tmp_path):
+    keys, path = tmp_path / "keys.csv", str(indexed)
+    keys.write_text("name,id\nname 5,5\nname 6,7\nname 89999,89999\n")
+    code, out, err = run("locate", path, "--on", "id", "--keys", str(keys), "--output", "json")
+    document = json.loads(out)
+    assert (code, document["num_keys"], document["num_found"]) == (0, 3, 3)
+    places = [(row["id"], os.path.basename(row["_file"]), row["_pos"]) for row in document["rows"]]
+    assert places == [(5, "0.parquet", 5), (7, "0.parquet", 7), (89999, "2.parquet", 29999)]
+    both = ["--on", "id,name", "--keys", str(keys)]
+    code, out, err = run("locate", path, *both, "--missing", "--output", "csv")
+    assert (code, out) == (0, '"id","name"\n7,"name 6"\n')
+    assert "1 missing key; 2 of 3 keys found" in err
+    code, out, _ = run("files", path, *both, "--filter", "id > 5", "--output", "json")
+    (row,) = json.loads(out)["rows"]
+    assert (os.path.basename(row["_file"]), row["num_keys"], row["num_rows"]) == ("2.parquet", 1, 1)
+    stored = tmp_path / "keys.parquet"
+    pq.write_table(pa.table({"id": pa.array([5, None, -1], pa.int64())}), stored)
+    with open(stored, "rb") as stdin:
+        process = start("files", path, "--on", "id", "--keys", "-", "--missing", stdin=stdin)
+        out, _ = process.communicate()
+    assert (process.returncode, out.split()) == (0, ["id", "-", "-1"])
+    assert run("locate", path, "--key", "id=-1")[0] == 3
+    assert run("locate", path, "--key", "id=5", "--missing")[0] == 3
+    code, _, err = run("files", path, "--on", "nowhere", "--keys", str(keys))
+    assert (code, "has no column 'nowhere', but name, id" in err) == (1, True)
+    for wrong in ([], ["--on", "id"], ["--keys", str(keys)], ["--key", "id=1", *both]):
+        assert run("locate", path, *wrong)[0] == 2
+
+
+def test_an_iceberg_table_is_changed_through_its_catalog(tmp_path, run):
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    catalog = SqlCatalog("lake", uri=uri, warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("shop")
+    rows = pa.table({"id": range(100), "user": [f"u{row % 10}" for row in range(100)]})
+    table = catalog.create_table("shop.orders", rows.schema)
+    table.append(rows)
+    code, _, err = run("erase", table.location(), "--key", "user=u4")
+    assert (code, "without its catalog" in err) == (1, True)
+    arguments = ["erase", "shop.orders", "--catalog", "lake", "--key", "user=u4"]
+    # pyiceberg reads its configuration when it is imported.
+    process = start(*arguments, "--output", "json", PYICEBERG_CATALOG__LAKE__URI=uri)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert json.loads(out)["num_deleted"] == 10
+    left = catalog.load_table("shop.orders").scan().to_arrow()
+    assert sorted(left["id"].to_pylist()) == [row for row in range(100) if row % 10 != 4]
+    code, _, err = run("erase", "shop.orders", "--catalog", "nowhere", "--key", "user=u4")
+    assert (code, "shop.orders from the catalog nowhere" in err) == (1, True)

@@ -90,7 +90,7 @@ IMPORTERS = {
     "obstore": ["storage.object_store"],
     "pyiceberg": ["sources/", "changes.iceberg"],
     "pyarrow.orc": [],
-    "pyarrow.csv": ["cli.reading", "cli.output", "cli.demo"],
+    "pyarrow.csv": ["cli.keys", "cli.output", "cli.demo", "sources.given_files"],
     "pyarrow.json": ["cli.demo"],
     "pyarrow.feather": [],
     # The command line only writes files.

@@ -160,7 +160,7 @@ def _carry_out(
 ) -> Receipt:
     files = _Files(dataset.opened, table)
     total = sum(file.num_rows for file in receipt.files_removed) + work.new_rows.size
-    title = f"{change.operation} in {posixpath.basename(table.location)}"
+    title = f"{change.operation} in {posixpath.basename(table.location.rstrip('/'))}"
     try:
         with report_progress(progress, total, title) as report:
             written = _write_all(files, change, work, report)

@@ -210,7 +210,7 @@ class DeltaChanges(ChangeableTable):
                         versions[self._path_of(action[kind]["path"])] = version
         current = {fragment.path for fragment in self._source.fragments}
         return {
-            path: (f"{added.get(path, first)} to {version - 1}",)
+            path: (_span_text(added.get(path, first), version - 1),)
             for path, version in removed.items()
             if path not in current
         }
@@ -296,6 +296,10 @@ class DeltaChanges(ChangeableTable):
                 "nullCount": nulls,
             }
         )
+
+
+def _span_text(first: int | None, last: int) -> str:
+    return str(last) if first == last else f"{first} to {last}"
 
 
 def _partition_text(value: pa.Scalar) -> str | None:

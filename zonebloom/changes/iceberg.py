@@ -32,8 +32,13 @@ class IcebergChanges(ChangeableTable):
     kind = "iceberg"
 
     def __init__(self, table: Table):
-        from pyiceberg.table import TableProperties
+        from pyiceberg.table import StaticTable, TableProperties
 
+        if isinstance(table, StaticTable):
+            raise ChangeRefused(
+                f"the Iceberg table {table.location()} was opened without its catalog, which makes "
+                "the commits; load it from the catalog (on the command line: --catalog NAME)"
+            )
         self._table = table
         self.location = table.location()
         # The locations of new files, by path.

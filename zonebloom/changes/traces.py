@@ -65,7 +65,9 @@ class Traces(Displayed):
     def __bool__(self) -> bool:
         return bool(self.found)
 
-    def _verdict(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """The result of the search in a sentence."""
         if self.found:
             return f"{len(self.found):,} places may still hold these keys:"
         if self.is_searched:
@@ -79,7 +81,7 @@ class Traces(Displayed):
         ]
 
     def __str__(self) -> str:
-        lines = [self._verdict()]
+        lines = [self.verdict]
         if self.found:
             lines.append(table_text(["kind", "path", "versions", "why"], self._cells()))
         if self.calls:
@@ -89,7 +91,7 @@ class Traces(Displayed):
     def _repr_html_(self) -> str:
         headers = ["kind", "path", "versions", "why"]
         table = table_html(headers, self._cells()) if self.found else ""
-        return styled_html(title_html(self._verdict()), table, list_html(self.calls))
+        return styled_html(title_html(self.verdict), table, list_html(self.calls))
 
 
 def find_traces(

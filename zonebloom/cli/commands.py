@@ -7,7 +7,7 @@ import os
 import click
 
 from zonebloom.base.text import count_text
-from zonebloom.cli import describing, indices, reading, text
+from zonebloom.cli import changing, describing, indices, locating, reading, text
 from zonebloom.cli.options import (
     EngineRun,
     answer_command,
@@ -17,7 +17,7 @@ from zonebloom.cli.options import (
 )
 from zonebloom.cli.output import CommandAnswer, terminal_width
 
-__all__ = ["describing", "indices", "reading", "zonebloom"]
+__all__ = ["changing", "describing", "indices", "locating", "reading", "zonebloom"]
 
 
 @zonebloom.command("demo", epilog="Example: zonebloom demo --path data")

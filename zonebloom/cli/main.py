@@ -21,8 +21,8 @@ from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
 
 INTERRUPTED = 130
-# The commands of `zonebloom.cli.reading`.
-READING_COMMANDS = ("lookup", "head", "count", "explain")
+# The commands of `zonebloom.cli.reading` and `zonebloom.cli.locating`.
+READING_COMMANDS = ("lookup", "head", "count", "explain", "locate", "files")
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 
 

@@ -99,6 +99,37 @@ def answer_command(
     )(run)
 
 
+source_options = combine_options(
+    click.option("--format", default="parquet", help="Format of the files; parquet by default."),
+    click.option(
+        "--index-dir",
+        type=click.Path(),
+        help="Folder of the index; _zonebloom/NAME beside the folder NAME by default.",
+    ),
+    click.option(
+        "--schema",
+        type=click.Choice(["union"]),
+        help="union: the columns of all files, in types that hold their values. By default the "
+        "columns and types of the first file.",
+    ),
+)
+catalog_option = click.option(
+    "--catalog",
+    metavar="NAME",
+    help="The catalog of an Iceberg table, as pyiceberg's configuration names it. PATH is then the "
+    "name of the table, such as shop.orders.",
+)
+
+
+def open_at(path: str, catalog: str | None, **options: Any) -> OpenedSource:
+    """Open the Delta or Iceberg table at a path, or in a catalog, or else the files there."""
+    from zonebloom.facade.opening import OpenOptions, open_source
+    from zonebloom.sources.table_folders import table_at, table_in_catalog
+
+    table = table_at(path) if catalog is None else table_in_catalog(catalog, path)
+    return open_source(path if table is None else table, OpenOptions(**options))
+
+
 def source_command(
     command: Callable[..., CommandAnswer], *, has_rows: bool = False
 ) -> Callable[..., int]:
@@ -115,35 +146,22 @@ def source_command(
         index_dir: str | None,
         schema: Literal["union"] | None,
         embedded_filters: bool = False,
+        catalog: str | None = None,
         **parameters: Any,
     ) -> CommandAnswer:
-        from zonebloom.facade.opening import OpenOptions, open_source
-        from zonebloom.sources.table_folders import table_at
-
-        options = OpenOptions(
-            format=format, schema=schema, index_dir=index_dir, embedded_filters=embedded_filters
+        source = open_at(
+            path,
+            catalog,
+            format=format,
+            index_dir=index_dir,
+            schema=schema,
+            embedded_filters=embedded_filters,
         )
-        # A Delta or Iceberg table at the path, or else the files there.
-        table = table_at(path)
-        return command(open_source(path if table is None else table, options), **parameters)
+        return command(source, **parameters)
 
-    return combine_options(
-        click.argument("path", type=click.Path()),
-        click.option(
-            "--format", default="parquet", help="Format of the files; parquet by default."
-        ),
-        click.option(
-            "--index-dir",
-            type=click.Path(),
-            help="Folder of the index; _zonebloom/NAME beside the folder NAME by default.",
-        ),
-        click.option(
-            "--schema",
-            type=click.Choice(["union"]),
-            help="union: the columns of all files, in types that hold their values. By default the "
-            "columns and types of the first file.",
-        ),
-    )(answer_command(run, has_rows=has_rows))
+    return combine_options(click.argument("path", type=click.Path()), source_options)(
+        answer_command(run, has_rows=has_rows)
+    )
 
 
 # A command that prints rows of the dataset at PATH.

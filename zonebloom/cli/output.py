@@ -58,6 +58,8 @@ class CommandAnswer:
     document: dict[str, Any]
     # A text, or rows of a dataset.
     content: str | pa.Table
+    # How these rows are shown as text, if not in a table with cut cells.
+    rows_as_text: str = ""
     # The number of all rows. In a terminal, `content` may have only the first of them.
     num_rows: int = 0
     summary: str = ""
@@ -128,7 +130,8 @@ def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
 def _text(answer: CommandAnswer) -> str:
     content, width = answer.content, terminal_width()
     if not isinstance(content, str):
-        parts = [rows_text(content, width)] if content.num_rows else []
+        rows = answer.rows_as_text or rows_text(content, width)
+        parts = [rows] if content.num_rows else []
         if width is not None and answer.num_rows > content.num_rows:
             left_out = left_out_text(answer.num_rows - content.num_rows, "row")
             parts.append(f"{left_out}, -o FILE writes all")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
 import click
 import pyarrow as pa
 
-from zonebloom.base.arrays import array_of, distinct_numbers, to_numpy
+from zonebloom.base.arrays import distinct_numbers, to_numpy
 from zonebloom.base.text import count_text, time_text
 from zonebloom.cli import text
+from zonebloom.cli.keys import cast_keys, key_option, parse_keys, read_keys
 from zonebloom.cli.options import (
     columns_options,
     embedded_filters_option,
@@ -22,10 +22,8 @@ from zonebloom.cli.options import (
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal
-from zonebloom.errors import InvalidArgument
 from zonebloom.reading import count_all_rows, key_locations, look_up, take_rows
 from zonebloom.scan.scanner import plan_scan
-from zonebloom.values.normal_types import decoded_type
 
 if TYPE_CHECKING:
     from zonebloom.facade.opening import OpenedSource
@@ -50,14 +48,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     help=f"Maximum number of rows; by default all, but {text.MAX_TERMINAL_ROWS} in a terminal.",
 )
-@click.option(
-    "--key",
-    "key_texts",
-    metavar="COLUMN=VALUE",
-    multiple=True,
-    help="Find rows by a key instead of FILTER. Repeat it with the same column for several keys, "
-    "or with other columns for one composite key.",
-)
+@key_option("Find rows by a key instead of FILTER.")
 @click.option(
     "--keys",
     "keys_file",
@@ -103,8 +94,8 @@ def lookup_command(
         )
     if filter is None:
         key_column = column[0] if column else None
-        texts = _parse_keys(key_texts) if keys_file is None else _read_keys(keys_file, key_column)
-        keys = {name: _cast_keys(source, name, values) for name, values in texts.items()}
+        texts = parse_keys(key_texts) if keys_file is None else read_keys(keys_file, key_column)
+        keys = {name: cast_keys(source.opened, name, values) for name, values in texts.items()}
         return _look_up_keys(source, names or None, limit, keys)
     runs: list[ScanStats] = []
     scanner = plan_scan(
@@ -145,78 +136,6 @@ def _first_rows(scanner: Scanner, num_rows: int) -> pa.Table:
             batches.append(batch.slice(0, num_rows_to_keep))
             num_rows_to_keep -= batches[-1].num_rows
     return pa.Table.from_batches(batches, scanner.schema)
-
-
-def _parse_keys(key_texts: Sequence[str]) -> dict[str, pa.Array]:
-    """Return the keys of --key options by column: several of one column, or one of each column."""
-    keys: dict[str, list[str]] = {}
-    for key_text in key_texts:
-        name, sign, value = key_text.partition("=")
-        if not sign:
-            raise click.BadParameter("give COLUMN=VALUE", param_hint="--key")
-        keys.setdefault(name, []).append(value)
-    if len(keys) > 1 and len(key_texts) > len(keys):
-        repeated = next(name for name, values in keys.items() if len(values) > 1)
-        raise click.BadParameter(
-            f"it gives several keys of column {repeated!r} and a key of another column, so it is "
-            "not clear which belong together; repeat a single column, or give each column once, "
-            "or give a FILTER such as 'a IN (1, 2) AND b = 3'",
-            param_hint="--key",
-        )
-    return {name: array_of(values, pa.string()) for name, values in keys.items()}
-
-
-def _read_keys(file: IO[bytes], column: str | None) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """Return the keys in a file as text, by the name of their column."""
-    if column is not None:
-        lines = [line for line in file.read().splitlines() if line]
-        return {column: array_of(lines, pa.string())}
-    from pyarrow import csv
-
-    data = pa.py_buffer(file.read())
-    try:
-        name = csv.open_csv(pa.BufferReader(data)).schema.names[0]
-        as_text = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
-        return {name: csv.read_csv(pa.BufferReader(data), convert_options=as_text).column(0)}
-    except pa.ArrowException as error:
-        raise InvalidArgument(
-            f"cannot read {file.name}: {error}; give a CSV file whose first line names its "
-            "columns, or a key on each line and --column"
-        ) from None
-
-
-def _cast_keys(
-    source: OpenedSource, name: str, keys: pa.Array | pa.ChunkedArray
-) -> pa.Array | pa.ChunkedArray:
-    column_type = source.opened.key_column(name).type
-    try:
-        keys.validate(full=True)
-    except pa.ArrowException as error:
-        raise InvalidArgument(f"keys of {name!r} are not UTF-8: {error}; convert them") from None
-    value_type = decoded_type(column_type)
-    # The lookup itself reads UUIDs from text.
-    if isinstance(value_type, pa.BaseExtensionType):
-        return keys
-    uuids = _parse_uuids(keys) if value_type == pa.binary(16) else None
-    if uuids is not None:
-        return uuids
-    try:
-        return keys.cast(value_type)
-    except pa.ArrowException as error:
-        raise InvalidArgument(
-            f"keys of {name!r} cannot be read as {value_type}: {error}; correct them"
-        ) from None
-
-
-def _parse_uuids(keys: pa.Array | pa.ChunkedArray) -> pa.Array | None:
-    """Return UUIDs in text form as 16 bytes, or None if a key is no UUID."""
-    from uuid import UUID
-
-    try:
-        values = [None if text is None else UUID(text).bytes for text in keys.to_pylist()]
-    except ValueError:
-        return None
-    return pa.array(values, pa.binary(16))
 
 
 def _look_up_keys(

@@ -26,8 +26,10 @@ from zonebloom.base.text import (
     text_width,
     time_text,
 )
+from zonebloom.storage.paths import key_below
 
 if TYPE_CHECKING:
+    from zonebloom.changes.traces import Traces
     from zonebloom.cli.demo import DemoLookupResult
     from zonebloom.scan.explain import ScanPlan
     from zonebloom.scan.plan import ScanStats
@@ -209,6 +211,37 @@ def indices_text(
             for line, index_figures in zip(lines, figures or (), strict=True):
                 line.append(index_figures.get(name))
     return fitted_table(headers, lines, width)
+
+
+def places_text(rows: pa.Table, root: str, width: int | None = None) -> str:
+    """Return the rows of `locate` or `files`, with the paths of files below the root."""
+    headers = rows.column_names
+    cells = [
+        [key_below(row[name], root) if name == "_file" else _cell(row[name]) for name in headers]
+        for row in row_dicts(rows)
+    ]
+    table = align_cells([headers, *cells], [_is_number(field.type) for field in rows.schema])
+    if width is None or not cells or max(map(text_width, table.splitlines())) <= width:
+        return table
+    return records_text(headers, cells)
+
+
+def traces_text(traces: Traces, root: str, width: int | None = None) -> str:
+    """Return what still holds the keys of a receipt, and the calls that remove it."""
+    lines = [traces.verdict]
+    if traces.found:
+        cells = [
+            [trace.kind, key_below(trace.path, root), ", ".join(trace.versions), trace.reason]
+            for trace in traces.found
+        ]
+        lines.append(fitted_table(["kind", "path", "versions", "why"], cells, width))
+    if traces.calls:
+        lines += [
+            "These calls remove them, and older versions with them; "
+            "zonebloom receipt --purge makes them:",
+            *traces.calls,
+        ]
+    return "\n".join(lines)
 
 
 def lookups_text(results: list[DemoLookupResult], width: int | None = None) -> str:

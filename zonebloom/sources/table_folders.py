@@ -77,6 +77,32 @@ def table_at(path: str) -> Any:
     return _load_iceberg(posixpath.join(path, "metadata", newest[0]))
 
 
+def table_in_catalog(catalog: str, name: str) -> Any:
+    """Return the Iceberg table with a name in a catalog that pyiceberg's configuration names.
+
+    Raises
+    ------
+    MissingDependency
+        When pyiceberg is not installed.
+    SourceError
+        When there is no such catalog or table.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchTableError
+    except ImportError:
+        raise MissingDependency(
+            "a catalog needs pyiceberg: pip install 'zonebloom[iceberg]'"
+        ) from None
+    try:
+        return load_catalog(catalog).load_table(name)
+    except (NoSuchTableError, ValueError) as error:
+        raise SourceError(
+            f"cannot load the Iceberg table {name} from the catalog {catalog}: {error}; check both "
+            "names, and pyiceberg's configuration"
+        ) from None
+
+
 def _load_delta(path: str) -> Any:
     try:
         from deltalake import DeltaTable

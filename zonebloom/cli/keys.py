@@ -1,0 +1,149 @@
+"""Read keys from options, files and stdin, in the types of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+import pyarrow as pa
+
+from zonebloom.base.arrays import array_of
+from zonebloom.cli.options import combine_options, single_value, split_names
+from zonebloom.errors import InvalidArgument
+from zonebloom.sources.given_files import read_columns
+from zonebloom.values.normal_types import decoded_type
+
+if TYPE_CHECKING:
+    from zonebloom.scan.opened import OpenedDataset
+
+
+def key_option(purpose: str) -> Callable[[Callable], Callable]:
+    """Return a decorator that adds --key, whose values come as ``key_texts``."""
+    return click.option(
+        "--key",
+        "key_texts",
+        metavar="COLUMN=VALUE",
+        multiple=True,
+        help=f"{purpose} Repeat it with the same column for several keys, or with other columns "
+        "for one composite key.",
+    )
+
+
+def on_option(*, required: bool = False) -> Callable[[Callable], Callable]:
+    """Return a decorator that adds --on, the columns of the keys in a file."""
+    return click.option(
+        "--on",
+        metavar="A,B",
+        multiple=True,
+        required=required,
+        help="The column that is the key, or several, separated by commas.",
+    )
+
+
+def keys_options(purpose: str) -> Callable[[Callable], Callable]:
+    """Return a decorator that adds --key, --keys and --on; `given_keys` reads them."""
+    return combine_options(
+        key_option(purpose),
+        click.option(
+            "--keys",
+            "keys_file",
+            metavar="FILE|-",
+            type=click.File("rb"),
+            multiple=True,
+            callback=single_value,
+            help="A CSV or Parquet file, or stdin, with the keys in columns of the names of --on.",
+        ),
+        on_option(),
+    )
+
+
+def given_keys(
+    opened: OpenedDataset,
+    key_texts: Sequence[str],
+    keys_file: IO[bytes] | None,
+    on: Sequence[str],
+) -> dict[str, Any]:
+    """Return the keys of --key, or of --keys and --on, by column. Without them, return none."""
+    names = split_names(on)
+    if keys_file is not None and key_texts:
+        raise click.UsageError("give one of --key and --keys")
+    if bool(names) != (keys_file is not None):
+        raise click.UsageError("--keys and --on belong together; --key names its own column")
+    keys = parse_keys(key_texts) if keys_file is None else read_columns(keys_file, names)
+    return {name: cast_keys(opened, name, values) for name, values in keys.items()}
+
+
+def parse_keys(key_texts: Sequence[str]) -> dict[str, pa.Array]:
+    """Return the keys of --key options by column: several of one column, or one of each column."""
+    keys: dict[str, list[str]] = {}
+    for key_text in key_texts:
+        name, sign, value = key_text.partition("=")
+        if not sign:
+            raise click.BadParameter("give COLUMN=VALUE", param_hint="--key")
+        keys.setdefault(name, []).append(value)
+    if len(keys) > 1 and len(key_texts) > len(keys):
+        repeated = next(name for name, values in keys.items() if len(values) > 1)
+        raise click.BadParameter(
+            f"it gives several keys of column {repeated!r} and a key of another column, so it is "
+            "not clear which belong together; repeat a single column, or give each column once, "
+            "or give a FILTER such as 'a IN (1, 2) AND b = 3'",
+            param_hint="--key",
+        )
+    return {name: array_of(values, pa.string()) for name, values in keys.items()}
+
+
+def read_keys(file: IO[bytes], column: str | None) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """Return the keys in a file as text, by the name of their column."""
+    if column is not None:
+        lines = [line for line in file.read().splitlines() if line]
+        return {column: array_of(lines, pa.string())}
+    from pyarrow import csv
+
+    data = pa.py_buffer(file.read())
+    try:
+        name = csv.open_csv(pa.BufferReader(data)).schema.names[0]
+        as_text = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
+        return {name: csv.read_csv(pa.BufferReader(data), convert_options=as_text).column(0)}
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            f"cannot read {file.name}: {error}; give a CSV file whose first line names its "
+            "columns, or a key on each line and --column"
+        ) from None
+
+
+def cast_keys(
+    opened: OpenedDataset, name: str, keys: pa.Array | pa.ChunkedArray
+) -> pa.Array | pa.ChunkedArray:
+    """Return keys as they are compared with a column. Those that are text become its type."""
+    column_type = opened.key_column(name).type
+    if not pa.types.is_string(keys.type):
+        return keys
+    try:
+        keys.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"keys of {name!r} are not UTF-8: {error}; convert them") from None
+    value_type = decoded_type(column_type)
+    # The lookup itself reads UUIDs from text.
+    if isinstance(value_type, pa.BaseExtensionType):
+        return keys
+    uuids = _parse_uuids(keys) if value_type == pa.binary(16) else None
+    if uuids is not None:
+        return uuids
+    try:
+        return keys.cast(value_type)
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            f"keys of {name!r} cannot be read as {value_type}: {error}; correct them"
+        ) from None
+
+
+def _parse_uuids(keys: pa.Array | pa.ChunkedArray) -> pa.Array | None:
+    """Return UUIDs in text form as 16 bytes, or None if a key is no UUID."""
+    from uuid import UUID
+
+    try:
+        values = [None if text is None else UUID(text).bytes for text in keys.to_pylist()]
+    except ValueError:
+        return None
+    return pa.array(values, pa.binary(16))

@@ -1,0 +1,90 @@
+"""Read the CSV and Parquet files that users give with keys, or with the rows of an upsert."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import pyarrow as pa
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.values.normal_types import decoded_type
+
+_PARQUET_MAGIC = b"PAR1"
+
+
+def read_columns(file: IO[bytes], names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    """Return some columns of a CSV or Parquet file, or of stdin. Those of CSV are text.
+
+    Raise `InvalidArgument` if the file cannot be read, or lacks a column.
+    """
+    data = pa.py_buffer(file.read())
+    with _errors_of(file):
+        if data.slice(0, 4).to_pybytes() == _PARQUET_MAGIC:
+            import pyarrow.parquet as pq
+
+            _require_columns(file, names, pq.read_schema(pa.BufferReader(data)).names)
+            table = pq.read_table(pa.BufferReader(data), columns=list(names))
+        else:
+            from pyarrow import csv
+
+            _require_columns(file, names, csv.open_csv(pa.BufferReader(data)).schema.names)
+            options = _csv_options({name: pa.string() for name in names})
+            options.include_columns = list(names)
+            table = csv.read_csv(pa.BufferReader(data), convert_options=options)
+    return {name: table.column(name) for name in names}
+
+
+def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
+    """Return the rows of a CSV or Parquet file, or of stdin, batch by batch.
+
+    CSV is read in the types of a schema. Raise `InvalidArgument` if the file cannot be read.
+    """
+    # A pipe cannot be read twice, so look at its first bytes without taking them.
+    reader: Any = file if hasattr(file, "peek") else io.BufferedReader(file)  # pyright: ignore[reportArgumentType]
+    with _errors_of(file):
+        if reader.peek(len(_PARQUET_MAGIC))[:4] == _PARQUET_MAGIC:
+            import pyarrow.parquet as pq
+
+            parquet = pq.ParquetFile(
+                reader if reader.seekable() else pa.BufferReader(reader.read())
+            )
+            return pa.RecordBatchReader.from_batches(parquet.schema_arrow, parquet.iter_batches())
+        from pyarrow import csv
+
+        types = {field.name: decoded_type(field.type) for field in schema}
+        return csv.open_csv(pa.PythonFile(reader, "r"), convert_options=_csv_options(types))
+
+
+def _csv_options(types: dict[str, pa.DataType]) -> Any:
+    """Return options by which an empty field is null, and a quoted one an empty text."""
+    from pyarrow import csv
+
+    return csv.ConvertOptions(
+        column_types=types,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+
+
+def _require_columns(file: IO[bytes], names: Sequence[str], available: Sequence[str]) -> None:
+    for name in names:
+        if name not in available:
+            raise InvalidArgument(
+                f"{file.name} has no column {name!r}, but {', '.join(available)}; the first line "
+                "of a CSV file names its columns"
+            )
+
+
+@contextmanager
+def _errors_of(file: IO[bytes]) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise InvalidArgument(
+            f"cannot read {file.name}: {error}; give a Parquet file, or a CSV file whose first "
+            "line names its columns"
+        ) from None
