@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 import tomllib
@@ -219,3 +220,36 @@ def test_the_compatibility_page_lists_the_requirements():
         assert [name.strip("`") for name in packages.split(", ")] == extras[extra], extra
     # These only name other extras, or are for people who work on the package.
     assert extras.keys() - listed.keys() == {"demo", "notebook", "docs", "all", "dev"}
+
+
+def _json_types(value, name=""):
+    """Yield the names of all fields of a JSON value, with their types in words."""
+    if isinstance(value, dict):
+        if name:
+            yield name, "object"
+        for key, item in value.items():
+            yield from _json_types(item, f"{name}.{key}" if name else key)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for item in value:
+            yield from _json_types(item, f"{name}[]")
+    elif isinstance(value, list):
+        assert all(isinstance(item, str) for item in value)
+        yield name, "array of strings"
+    elif value is not None:
+        kinds = {bool: "boolean", int: "integer", str: "string"}
+        yield name, kinds[type(value)]
+
+
+def test_the_page_on_changes_lists_all_fields_of_a_receipt(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, pa.table({"id": range(100), "user": ["a", "b"] * 50}))
+    receipt = zb.dataset(deltalake.DeltaTable(path)).erase("user", ["a"])
+    stored = dict(_json_types(json.loads(receipt.to_json())))
+    text = (ROOT / "docs/changes.md").read_text(encoding="utf-8")
+    section = text.partition("## The receipt")[2].partition("\n## ")[0]
+    listed = dict(re.findall(r"^\| `([\w.\[\]]+)` \| ([\w ]+) \|", section, re.MULTILINE))
+    # These are null in other receipts.
+    listed = {name: kind.removesuffix(" or null") for name, kind in listed.items()}
+    stored = {name: kind for name, kind in stored.items() if name != "keys" and name[-1] != "]"}
+    assert stored == listed
