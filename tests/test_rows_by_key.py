@@ -74,7 +74,6 @@ def use_many_keys_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     set_constant(monkeypatch, key_search, "_SAMPLE_KEYS", 1)
     set_constant(monkeypatch, key_tests, "_MAX_SINGLE_KEYS", 1)
     set_constant(monkeypatch, leaf_reader, "_BATCH_ROWS", 8)
-    set_constant(monkeypatch, leaf_reader, "_MAX_JOINED_BYTES", 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
