@@ -102,8 +102,10 @@ class ChangedTable:
         self.rows += rows
 
     def delete(self, ids: Sequence[int]) -> None:
-        """Delete rows as the table's library does."""
-        self.remove(ids)
+        """Delete rows as the table's library does. No row with a null is deleted."""
+        ids = [row_id for row_id in ids if row_id is not None]
+        if ids:
+            self.remove(ids)
         self.rows = [row for row in self.rows if row["id"] not in ids]
 
     def add_column(self) -> None:
@@ -171,8 +173,7 @@ class ChangedDelta(ChangedTable):
         )
 
     def remove(self, ids: Sequence[int]) -> None:
-        if ids:
-            self.load().delete(f"id IN ({', '.join(map(str, ids))})")
+        self.load().delete(f"id IN ({', '.join(map(str, ids))})")
 
     def add_to_table(self, name: str) -> None:
         self.load().alter.add_columns([Field(name, PrimitiveType("string"))])

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import zonebloom as zb
-from zonebloom.errors import ChangeRefused, InvalidArgument
+from zonebloom.errors import ChangeRefused, InvalidArgument, StaleIndexWarning
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -140,7 +140,9 @@ def test_a_file_that_is_no_receipt_is_refused(tmp_path, content):
         zb.Receipt.load(path)
 
 
+@pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}.StaleIndexWarning")
 def test_two_upserts_of_the_same_keys_at_once_insert_each_once(table):
+    open_indexed(table)
     rows = table.new_rows(40)
     batch = table.table(rows)
     errors: list[BaseException] = []
@@ -161,6 +163,9 @@ def test_two_upserts_of_the_same_keys_at_once_insert_each_once(table):
     assert not errors
     table.rows += rows
     assert comparable(table.read()) == comparable(table.rows)
+    ds = zb.dataset(table.load(), **table.options)
+    ids = [row["id"] for row in rows]
+    assert sorted(ds.lookup("id", ids)["id"].to_pylist()) == ids
 
 
 def test_an_erasure_of_whole_files_is_repeated_after_a_conflict(table, monkeypatch):
