@@ -186,6 +186,17 @@ def test_wrong_arguments_of_an_erasure_are_refused(lake, arguments, error):
     assert listing(lake.parent) == before
 
 
+def test_frames_are_taken(lake):
+    import pandas as pd
+    import polars as pl
+
+    ds = zb.dataset(lake)
+    frame = pl.DataFrame({"id": [3, 4], "must": pl.Series(["a", "b"], dtype=pl.Categorical)})
+    assert ds.upsert(frame, on="id").num_updated == 2
+    assert ds.upsert(pd.DataFrame({"id": [5], "must": ["c"]}), on="id").num_updated == 1
+    assert ds.lookup("id", [3, 4, 5])["must"].to_pylist() == ["a", "b", "c"]
+
+
 # Folders
 
 

@@ -17,6 +17,7 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.errors import InvalidArgument
+from zonebloom.predicates.evaluate import without_views
 from zonebloom.scan.recheck import gather
 
 # An error names this many rows.
@@ -93,6 +94,11 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
             named = _named_rows(to_numpy(column.is_null()), first_row)
             raise InvalidArgument(f"column {field.name!r} takes no nulls, but {named} have one")
         if column.type != field.type:
+            if pa.types.is_dictionary(column.type):
+                # PyArrow cannot decode a dictionary of views, which is a categorical of Polars.
+                values = without_views(column.type.value_type)
+                kind = pa.dictionary(column.type.index_type, values)
+                column = column.cast(kind).cast(values)
             if pa.types.is_nested(column.type):
                 # PyArrow casts all items of a list, those outside of a slice included.
                 column = _copied(column, 0, len(column))
