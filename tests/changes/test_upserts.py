@@ -13,7 +13,7 @@ import pytest
 from seams import replace_function
 
 import zonebloom as zb
-from zonebloom.errors import ChangeRefused, InvalidArgument
+from zonebloom.errors import ChangeRefused, InvalidArgument, StaleIndexWarning
 
 
 def test_columns_that_a_file_lacks_are_added_and_narrow_ones_widened(tmp_path):
@@ -146,6 +146,24 @@ def test_files_of_a_commit_in_doubt_stay(tmp_path, monkeypatch):
         ds.upsert(pa.table({"id": [2, 3], "x": [5, 5]}), on="id")
     table = pa.table(deltalake.DeltaTable(path).scan().read_all()).sort_by("id")
     assert table.to_pylist() == [{"id": 1, "x": 1}, {"id": 2, "x": 5}, {"id": 3, "x": 5}]
+
+
+def test_a_change_whose_index_cannot_be_refreshed_has_a_receipt(tmp_path, monkeypatch):
+    from zonebloom.facade import changing
+
+    pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("id", spark=False)
+
+    def fail(*arguments, **options):
+        raise OSError("no space is left")
+
+    replace_function(monkeypatch, changing, "refresh_indices", fail)
+    with pytest.warns(StaleIndexWarning, match="is committed, but the index could not be"):
+        receipt = ds.erase("id", [2])
+    assert receipt.is_committed and receipt.num_deleted == 1
+    with pytest.warns(StaleIndexWarning):
+        assert ds.count_rows("id IN (1, 2, 3)") == 2
 
 
 def iceberg_table(tmp_path, rows: pa.Table):

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from zonebloom.base import arguments
+from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder
 from zonebloom.catalog.model import RETENTION
@@ -20,7 +21,12 @@ from zonebloom.changes.places import Change
 from zonebloom.changes.receipt import Receipt
 from zonebloom.changes.tables import ChangeableTable
 from zonebloom.changes.traces import Traces, find_traces
-from zonebloom.errors import ChangeRefused, InvalidArgument
+from zonebloom.errors import (
+    ChangeRefused,
+    InvalidArgument,
+    StaleIndexWarning,
+    ZoneBloomError,
+)
 from zonebloom.facade.indices import refresh_indices
 from zonebloom.facade.pickled import FileLister
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
@@ -122,9 +128,23 @@ def _apply(
         raise arguments.invalid_value(commit_properties, "commit_properties", "give texts")
     receipt = apply_change(dataset, table, change, is_plan=plan, summary=summary, progress=progress)
     if receipt.is_committed and dataset.opened.indices:
-        dataset.opened, _ = refresh_indices(
-            dataset.opened, None, retention=RETENTION, repair=False, spark=None, progress=progress
-        )
+        try:
+            dataset.opened, _ = refresh_indices(
+                dataset.opened,
+                None,
+                retention=RETENTION,
+                repair=False,
+                spark=None,
+                progress=progress,
+            )
+        except (ZoneBloomError, OSError) as error:
+            # The change is committed, so its receipt must not be lost.
+            warn(
+                StaleIndexWarning(
+                    f"the {change.operation} of {table.location} is committed, but the index could "
+                    f"not be refreshed ({error}); call optimize.optimize_indices() later"
+                )
+            )
     return receipt
 
 
