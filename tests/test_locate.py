@@ -231,6 +231,46 @@ def test_locate_finds_keys_with_partition_columns(tmp_path, number_of_keys):
         ds.locate(["part"], {"part": ["x"]})
 
 
+def partitioned_delta(folder, rows):
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(str(folder), rows, partition_by=["part", "day"])
+    return deltalake.DeltaTable(str(folder))
+
+
+def partitioned_iceberg(folder, rows):
+    """Return a table whose first files have no partition."""
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("lake", uri="sqlite://", warehouse=f"file://{folder}")
+    catalog.create_namespace("s")
+    table = catalog.create_table("s.t", rows.schema)
+    table.append(rows.slice(0, 2))
+    with table.update_spec() as spec:
+        spec.add_identity("part")
+        spec.add_identity("day")
+    table.append(rows.slice(2))
+    return table
+
+
+@pytest.mark.parametrize("make_table", [partitioned_delta, partitioned_iceberg])
+def test_the_partition_of_a_row_is_that_of_the_table(tmp_path, make_table):
+    days = pa.array([DAY, None, DAY, None, dt.date(1960, 1, 1), DAY])
+    rows = pa.table({"id": range(6), "part": ["x", "y", "x", None, "y z", "x"], "day": days})
+    ds = zb.dataset(make_table(tmp_path, rows))
+    for filter in (None, "part = 'x'"):
+        located = ds.locate("id", [*range(6), 9], filter=filter)
+        found = ds.take_rows(located, ["id", "part", "day"]).to_pylist()
+        places = [row for row in located.to_pylist() if row["row"] is not None]
+        assert [row["id"] for row in found] == [
+            row["id"] for row in rows.to_pylist() if filter is None or row["part"] == "x"
+        ]
+        for place, row in zip(places, found, strict=True):
+            is_partitioned = make_table is partitioned_delta or row["id"] >= 2
+            values = {"part": row["part"], "day": row["day"]}
+            assert place["_partition"] == (values if is_partitioned else None)
+
+
 _FILTERS = {
     "plain": ("n >= 20 AND n < 41", lambda row: 20 <= row["n"] < 41),
     "key": ("id != 3 AND n < 50", lambda row: row["id"] != 3 and row["n"] < 50),
