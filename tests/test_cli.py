@@ -1045,6 +1045,17 @@ def test_erase_deletes_rows_and_its_receipt_is_checked(users, run, tmp_path):
     assert (code, json.loads(out)["num_deleted"]) == (0, 10)
 
 
+def test_an_interrupted_change_says_that_it_may_be_half_done(users, run, monkeypatch):
+    from zonebloom.facade import changing
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    replace_function(monkeypatch, changing, "apply_change", interrupted)
+    code, _, err = run("erase", str(users[0]), "--key", "user=u42")
+    assert (code, "run the command again" in err) == (130, True)
+
+
 def test_upsert_reads_batches_of_csv_and_parquet(users, run, tmp_path):
     folder, table_format = users
     path, batch = str(folder), tmp_path / "batch.csv"

@@ -24,6 +24,12 @@ INTERRUPTED = 130
 # The commands of `zonebloom.cli.reading` and `zonebloom.cli.locating`.
 READING_COMMANDS = ("lookup", "head", "count", "explain", "locate", "files")
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
+# The commands of `zonebloom.cli.changing`.
+CHANGING_COMMANDS = ("erase", "upsert", "receipt")
+_INTERRUPTED_CHANGE_TEXT = (
+    "interrupted; a Delta or Iceberg table is as before or as after the change, and some files of "
+    "a folder may have changed; run the command again to complete it"
+)
 
 
 def main_of_process() -> int:
@@ -63,12 +69,12 @@ def main(arguments: Sequence[str]) -> int:
             error.show()
             return error.exit_code
         except (click.Abort, KeyboardInterrupt):
-            print_to_stderr(_INTERRUPTED_TEXT)
+            print_to_stderr(_interrupted_text(arguments))
             return INTERRUPTED
         except Exception as error:
             # An interrupt during an import may turn into any other error.
             if interrupts:
-                print_to_stderr(_INTERRUPTED_TEXT)
+                print_to_stderr(_interrupted_text(arguments))
                 return INTERRUPTED
             if isinstance(error, ZoneBloomError | OSError | pa.ArrowException):
                 print_to_stderr(_error_text(error))
@@ -108,6 +114,11 @@ def _recorded_interrupts() -> Iterator[list[int]]:
         yield interrupts
     finally:
         signal.signal(signal.SIGINT, previous_handler)
+
+
+def _interrupted_text(arguments: Sequence[str]) -> str:
+    is_change = bool(arguments) and arguments[0] in CHANGING_COMMANDS
+    return _INTERRUPTED_CHANGE_TEXT if is_change else _INTERRUPTED_TEXT
 
 
 def _error_text(error: Exception) -> str:
