@@ -29,7 +29,7 @@ from zonebloom.index.row_keys.rules import (
     rule_json,
 )
 from zonebloom.index.row_keys.tokens import TRIGRAMS, WORDS
-from zonebloom.index.zone_parts import ZonePart
+from zonebloom.index.table import ZonePart
 from zonebloom.parquet.footer import is_encrypted
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column

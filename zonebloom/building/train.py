@@ -29,8 +29,8 @@ from zonebloom.index.base_kind import SegmentWriter
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.kinds import index_kind
 from zonebloom.index.row_keys.rules import VALUES
+from zonebloom.index.table import ZonePart
 from zonebloom.index.zone_map.writer import BoundsBuilder, write_key_ranges
-from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.file_layout import FileSchema, ReadRanges
 from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import PageMapBuilder

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from zonebloom.base.process_bound import ProcessBound
+from zonebloom.base.pickling import ProcessBound
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import is_same_filter
 from zonebloom.scan.explain import ScanPlan

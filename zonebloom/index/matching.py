@@ -34,9 +34,8 @@ from zonebloom.index.row_keys.rules import (
     indexed_text,
     rule_of,
 )
-from zonebloom.index.table import IndexTable, ValueTable, ZoneRuns
+from zonebloom.index.table import IndexTable, ValueQuestion, ValueTable, ZoneRuns
 from zonebloom.index.zone_map.table import read_zone_map, zone_map_schema
-from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """The base class of the opened files of an index, with zones that are searched by hashes of keys.
 
-A table is the file that one segment of an index has. Each kind of index derives its own table from
+A table is the file that one segment of an index has. A writer makes it of `ZonePart`, which are
+hashes or values of consecutive rows of a fragment. Each kind of index derives its own table from
 `IndexTable`. `zonebloom.index.matching` combines the tables of an index.
 """
 
@@ -19,12 +20,41 @@ import xxhash
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.predicates.ast import LeafPredicate
+from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.storage.files import OutputStream
 
 _MIN_PAIRS = 1 << 16
 
 # Positions of hashes, and the numbers of zones that may hold them; both int64, shape (n,).
 Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
+class ColumnValues(NamedTuple):
+    """The values of a column, without dictionaries and extension types."""
+
+    array: pa.Array
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.array)
+
+    @property
+    def null_count(self) -> int:
+        return self.array.null_count
+
+    @property
+    def num_bytes(self) -> int:
+        return self.array.nbytes
+
+
+class ValueQuestion(NamedTuple):
+    """A condition on a column of a type, which is asked of an index that compares values."""
+
+    leaf: LeafPredicate
+    column_type: pa.DataType
+
+
+ZonePart: TypeAlias = Hashes | RowHashes | ColumnValues
 
 
 class HashingFile(io.RawIOBase):

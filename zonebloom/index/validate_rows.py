@@ -19,9 +19,8 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.row_keys.rules import VALUES
-from zonebloom.index.table import IndexTable, ValueTable
+from zonebloom.index.table import ColumnValues, IndexTable, ValueTable
 from zonebloom.index.zone_map.bounds import ZoneBounds
-from zonebloom.index.zone_parts import ColumnValues
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zonebloom.base import arguments
-from zonebloom.base.key_holder import KeyHolder, is_importable
 from zonebloom.base.memory_cache import MEMORY_CACHE, CacheOwner
+from zonebloom.base.pickling import KeyHolder, is_importable
 from zonebloom.errors import FragmentUnreadable, InvalidArgument
 from zonebloom.storage.encryption import KEY_SIZES, NONCE_BYTES, aes_gcm
 

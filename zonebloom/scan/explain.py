@@ -16,7 +16,7 @@ from zonebloom.base.display import (
     styled_html,
     title_html,
 )
-from zonebloom.base.process_bound import ProcessBound
+from zonebloom.base.pickling import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text, time_text
 from zonebloom.predicates import IsIn, Predicate, RowFilter

@@ -20,7 +20,7 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
 from zonebloom.base.display import Displayed
 from zonebloom.base.exit_guard import GuardedIterator
-from zonebloom.base.process_bound import ProcessBound
+from zonebloom.base.pickling import ProcessBound
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import Equals, IsIn, is_same_filter
 from zonebloom.predicates.ast import TypeRequirement, probed_columns

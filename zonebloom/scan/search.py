@@ -25,8 +25,8 @@ from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost, find_keys
 from zonebloom.index.kinds import is_known_kind, why_no_kind_answers
 from zonebloom.index.matching import IndexView, LoadedIndex, Question
 from zonebloom.index.row_keys.rules import KeyQuestion
+from zonebloom.index.table import ValueQuestion
 from zonebloom.index.zone_map.bounds import ZoneBounds
-from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import (
     Compares,
     Constant,

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from zonebloom.base.key_holder import KeyHolder
+from zonebloom.base.pickling import KeyHolder
 from zonebloom.base.version import __version__
 from zonebloom.building.builder import Engine
 from zonebloom.building.tasks import TrainedTask, TrainTask

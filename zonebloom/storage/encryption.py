@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.arguments import invalid_secret
-from zonebloom.base.key_holder import KeyHolder, is_importable
+from zonebloom.base.pickling import KeyHolder, is_importable
 from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
 from zonebloom.storage.files import OutputStream, ReadCounter
 from zonebloom.storage.random_access import RandomAccessFile

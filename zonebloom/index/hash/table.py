@@ -8,6 +8,7 @@ zone.
 from __future__ import annotations
 
 import itertools
+import struct
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -35,7 +36,6 @@ from zonebloom.index.hash.file import (
     tail_bytes,
 )
 from zonebloom.index.hash.parameters import BlockShape
-from zonebloom.index.hash.postings import decode_posting
 from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.storage.encryption import IndexStore, open_random_access
@@ -56,6 +56,8 @@ _BUCKET_MATCHES = 64
 # Larger buckets are searched by halving, as in `search_kernels`.
 _MAX_SCANNED_ENTRIES = 64
 _CHECKSUM_BYTES = 8
+# The checksum of a posting, and how many zones it has.
+_POSTING_HEAD = struct.Struct("<QQ")
 _HASH_BITS = 64
 _VERIFY_STEP_BYTES = 4 << 20
 
@@ -611,3 +613,32 @@ def _count_marks(words: np.ndarray, stop: int, shape: BlockShape) -> int:
     values |= next_words << (np.uint64(63) - offsets) << np.uint64(1)
     mark = np.uint64(shape.posting_mark)
     return int(np.count_nonzero(values & mark == mark))
+
+
+def decode_posting(piece: bytes, num_zones: int) -> np.ndarray:
+    """Return the zones of a posting, int64, ascending. Raise `ValueError` if it is impossible.
+
+    ``piece`` begins with the checksum, which was verified.
+    """
+    _, count = _POSTING_HEAD.unpack_from(piece)
+    data = np.frombuffer(piece, dtype=np.uint8, offset=_POSTING_HEAD.size)
+    if not 0 < count <= num_zones:
+        raise ValueError(f"a posting claims {count:,} of {num_zones:,} zones")
+    steps = _decode_numbers(data, count) + 1
+    # A sum of forged numbers may overflow 64 bits.
+    if steps.sum(dtype=float) > num_zones:
+        raise ValueError("a posting has zones that do not exist")
+    return np.cumsum(steps) - 1
+
+
+def _decode_numbers(data: np.ndarray, count: int) -> np.ndarray:
+    """Decode the first ``count`` LEB128 numbers, each below 2**35."""
+    ends = np.flatnonzero(data < 128)[:count]
+    if ends.size < count:
+        raise ValueError("a posting has fewer zones than it claims")
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    if (ends - starts > 4).any():
+        raise ValueError("a posting has a number that is too large")
+    used = data[: ends[-1] + 1].astype(np.int64)
+    shifts = 7 * (np.arange(used.size) - np.repeat(starts, ends - starts + 1))
+    return np.add.reduceat((used & 127) << shifts, starts)

@@ -39,7 +39,7 @@ from zonebloom.index.row_keys.tokens import (
     hash_tokens,
     tokens_of_text,
 )
-from zonebloom.index.zone_parts import ColumnValues, ZonePart
+from zonebloom.index.table import ColumnValues, ZonePart
 from zonebloom.predicates.ast import (
     ColumnPath,
     Compares,

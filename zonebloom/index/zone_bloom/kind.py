@@ -19,7 +19,7 @@ from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.rows import RowTable, read_row_table, write_row_table
 
 if TYPE_CHECKING:
-    from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
+    from zonebloom.index.zone_bloom.train import ZoneSegmentWriter
 
 
 class ZoneBloom(IndexKind):
@@ -48,7 +48,7 @@ class ZoneBloom(IndexKind):
         num_writers: int,
         column_type: pa.DataType,
     ) -> ZoneSegmentWriter:
-        from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
+        from zonebloom.index.zone_bloom.train import ZoneSegmentWriter
 
         return ZoneSegmentWriter(catalog, path, ZoneParameters(**parameters))
 
