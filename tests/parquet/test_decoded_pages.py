@@ -26,7 +26,7 @@ import zonebloom as zb
 from zonebloom.base.memory_cache import MemoryCache
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import hit_reader
+from zonebloom.parquet import leaf_reader
 from zonebloom.parquet.hit_reader import HitReader
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
@@ -57,8 +57,8 @@ class CachedFile(File):
 def cache(monkeypatch) -> MemoryCache:
     """Cache every page, also small ones, in a new cache. Return it."""
     cache = MemoryCache()
-    set_constant(monkeypatch, hit_reader, "_MAX_UNCACHED_ROWS", 0)
-    set_constant(monkeypatch, hit_reader, "MEMORY_CACHE", cache)
+    set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_ROWS", 0)
+    set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
     return cache
 
 
@@ -128,6 +128,14 @@ def check_hits(file: CachedFile, whole: pa.Table, rng: random.Random, tries: int
         reader = HitReader([whole.column_names[n] for n in order], [chunks[n] for n in order])
         found = reader.read(file, key_set, rows)
         values = column.to_pylist()
+        # A scan uses and fills the same cache.
+        table = PageTable([chunks[number]])
+        matches, at_matches = table.find_rows(file, key_set, False, rows)
+        assert matches.tolist() == [row for row in rows.rows().tolist() if values[row] in wanted]
+        assert (at_matches is not None) == bool(matches.size)
+        for name, taken in zip(whole.column_names, PageTable(chunks).take(file, rows), strict=True):
+            assert taken is not None
+            assert same(pa.chunked_array([taken]), sliced(whole.column(name), rows)), name
         expected = [row for row in rows.rows().tolist() if values[row] in wanted]
         if found is None or found[1] is None:
             continue
@@ -180,7 +188,7 @@ def test_pages_of_any_size_are_read_within_the_bound(cache, monkeypatch, max_byt
 
 @pytest.mark.parametrize("seed", range(4))
 def test_decoded_and_small_pages_are_taken_together(cache, monkeypatch, seed):
-    set_constant(monkeypatch, hit_reader, "_MAX_UNCACHED_ROWS", 1000)
+    set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_ROWS", 1000)
     whole = table(0.2 * (seed % 2))
     # A page ends after so many bytes, so those of wide columns have fewer rows.
     file = one_row_group(

@@ -35,7 +35,7 @@ from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog import freshness
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency, ZoneBloomError
-from zonebloom.parquet import hit_reader
+from zonebloom.parquet import leaf_reader
 from zonebloom.parquet.decrypted_file import DecryptedFile
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.sources.discovery import discover_source
@@ -417,7 +417,7 @@ def test_what_keys_decrypted_is_cached_for_them_alone_and_dropped_with_them(tmp_
 
 
 def test_decoded_pages_are_used_by_the_keys_that_decrypted_them_alone(tmp_path, monkeypatch):
-    set_constant(monkeypatch, hit_reader, "_MAX_UNCACHED_ROWS", 0)
+    set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_ROWS", 0)
     path = tmp_path / "0.parquet"
     write(path, rows(), by_kms(double_wrapping=False), write_page_index=True, use_dictionary=False)
     freshness.wait_for_rest(

@@ -78,6 +78,11 @@ class MemoryCache:
             self._cached.move_to_end(key)
             return cached
 
+    @property
+    def room(self) -> int:
+        """The bytes that can be added without dropping anything."""
+        return self._max_bytes - self.num_bytes
+
     def put(self, key: Hashable, cacheable: Cacheable) -> None:
         """Cache an object in place of the one with this key. One above the bound is not cached."""
         size = cacheable.num_bytes

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arrays import allocate_array
 from zonebloom.parquet import value_kernels
 from zonebloom.parquet.header_kernels import (
     DECODED_FIELDS,
@@ -27,6 +26,8 @@ from zonebloom.parquet.header_kernels import (
 )
 from zonebloom.parquet.leaf_type import Undecodable
 
+# The fields of `page_table.PAGE` from which `decode_page` makes a decoded page.
+STORED_FIELDS = ("address", "size", "encoding", "num_stored")
 NO_DECODED_PAGES = np.empty((0, DECODED_FIELDS), dtype=np.int64)
 _INDEX_BYTES = 4
 # About the bytes of the Python objects of a page.
@@ -35,6 +36,8 @@ _OBJECT_BYTES = 1000
 
 class DecodedPage:
     """The first rows of a page, or all of them, in decoded form.
+
+    ``starts`` are those of strings, and ``present`` has a byte for each row. Either may be None.
 
     Attributes
     ----------
@@ -49,64 +52,72 @@ class DecodedPage:
     def __init__(
         self,
         num_rows: int,
-        values: np.ndarray | pa.Buffer,
-        starts: np.ndarray | None,
-        present: np.ndarray | None,
+        values: pa.Buffer,
+        starts: pa.Buffer | None,
+        present: pa.Buffer | None,
         width: int,
         encoding: int,
     ):
         self.num_rows = num_rows
-        # Keep the arrays alive, because the kernels get their addresses.
-        self._arrays = values, starts, present
-        arrays = [np.frombuffer(values, dtype=np.uint8), starts, present]
-        addresses = [0 if array is None else array.ctypes.data for array in arrays]
+        # Keep the buffers alive, because the kernels get their addresses.
+        self._buffers = buffers = values, starts, present
+        addresses = [0 if buffer is None else buffer.address for buffer in buffers]
         self.kernel_args = *addresses, width, encoding
-        self.num_bytes = _OBJECT_BYTES + sum(a.nbytes for a in arrays if a is not None)
+        self.num_bytes = _OBJECT_BYTES + sum(b.size for b in buffers if b is not None)
 
 
 def decode_page(
-    page: np.void, width: int, present: np.ndarray | None, bodies: Sequence[pa.Buffer]
+    stored: Sequence[int],
+    num_rows: int,
+    width: int,
+    present: np.ndarray | None,
+    bodies: Sequence[pa.Buffer],
 ) -> DecodedPage:
-    """Return an opened page in decoded form.
+    """Return a page with PLAIN values or dictionary indices in decoded form.
 
     Parameters
     ----------
-    page : numpy.void of the type page_table.PAGE
-        A page after `row_kernels.read_pages`. The values are PLAIN or dictionary indices.
+    stored : sequence of int
+        The `STORED_FIELDS` of the page.
+    num_rows : int
     width : int
         The bytes of a value, 0 for strings.
     present : uint8 array or None
         Whether each row holds a value. None if no row is null.
     bodies : sequence of pyarrow.Buffer
-        Memory with a single page each. The values are copied from any other memory.
+        Memory with one page each, which may be kept. Values are copied from any other memory.
 
     Raises
     ------
     Undecodable
         If the page lacks values.
     """
-    num_rows = int(page["num_rows"] - page["unwanted_rows"])
-    address, size = int(page["address"]), int(page["size"])
-    stored, encoding = int(page["num_stored"]), int(page["encoding"])
-    present = None if present is None or stored == num_rows else present[:num_rows].copy()
+    address, size, encoding, num_stored = stored
+    validity = None
+    if present is not None and num_stored < num_rows:
+        validity = pa.py_buffer(present.tobytes())
     if is_dictionary_encoding.py_func(encoding):
-        indices = allocate_array(stored, np.uint32)
-        if value_kernels.decode_indices(address, size, indices) < 0:
+        indices = pa.allocate_buffer(_INDEX_BYTES * num_stored)
+        out = np.frombuffer(indices, dtype=np.uint32)
+        if value_kernels.decode_indices(address, size, out) < 0:
             raise Undecodable
-        return DecodedPage(num_rows, indices, None, present, _INDEX_BYTES, DECODED_INDICES)
+        return DecodedPage(num_rows, indices, None, validity, _INDEX_BYTES, DECODED_INDICES)
     starts = None
     if width:
-        if stored * width > size:
+        if num_stored * width > size:
             raise Undecodable
-        size = stored * width
+        size = num_stored * width
     else:
-        starts = allocate_array(stored + 1, np.uint32)
-        size = value_kernels.text_starts(address, size, starts)
+        starts = pa.allocate_buffer(_INDEX_BYTES * (num_stored + 1))
+        size = value_kernels.text_starts(address, size, np.frombuffer(starts, dtype=np.uint32))
         if size < 0:
             raise Undecodable
     for body in bodies:
-        if body.address == address:
-            return DecodedPage(num_rows, body, starts, present, width, PLAIN)
-    values = allocate_array(size, np.uint8)
-    values[:] = np.frombuffer(pa.foreign_buffer(address, size, page), dtype=np.uint8)
-    return DecodedPage(num_rows, values, starts, present, width, PLAIN)
+        if body.address <= address < body.address + body.size:
+            values = body.slice(address - body.address, size)
+            break
+    else:
+        values = pa.allocate_buffer(size)
+        source = pa.foreign_buffer(address, size)
+        np.frombuffer(values, dtype=np.uint8)[:] = np.frombuffer(source, dtype=np.uint8)
+    return DecodedPage(num_rows, values, starts, validity, width, PLAIN)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from operator import or_
 from typing import NamedTuple
@@ -24,17 +24,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.parquet import hit_kernels, row_kernels
-from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES, DecodedPage
+from zonebloom.parquet import hit_kernels
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.header_kernels import HAS_INDICES
 from zonebloom.parquet.key_tests import KeySet
-from zonebloom.parquet.leaf_reader import PageTable, dictionary_of, is_identified, read_spans
+from zonebloom.parquet.leaf_reader import DecodedPages, PageTable, are_large, dictionary_of
 from zonebloom.parquet.leaf_type import SNAPPY, LeafChunk, fixed_width_array, text_array
 from zonebloom.parquet.value_kernels import ALIGNMENT
-from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile
 
 # The most bytes of pages that are read together, and of their decompressed bodies.
@@ -42,8 +39,6 @@ _MAX_BYTES = 1 << 21
 # The most values of the pages that are searched, the most rows whose values are taken, and the most
 # columns.
 _MAX_VALUES, _MAX_ROWS, _MAX_COLUMNS = 1 << 18, 1 << 10, 1 << 10
-# Pages of more rows are decoded and cached.
-_MAX_UNCACHED_ROWS = 8 << 10
 # More keys than this are usually in most pages, so caching these would drop everything else.
 _MAX_KEYS_IN_CACHED_PAGES = 256
 # A search that takes longer than this has probably read from the disk.
@@ -67,7 +62,7 @@ class HitReader:
         self.key_leaf = chunks[0].leaf
         self._chunks = chunks
         self._num_rows = int(chunks[0].pages.first_rows[-1])
-        self._has_cached_pages = any(are_cached(chunk).any() for chunk in chunks)
+        self._has_cached_pages = any(are_large(chunk).any() for chunk in chunks)
         self._key = _Columns(chunks[:1])
         self._others = _Columns(chunks[1:]) if len(chunks) > 1 else None
 
@@ -132,7 +127,7 @@ class HitReader:
                 rows.stops,
                 *keys.kernel_arguments,
                 hits,
-                source.decoded,
+                source.decoded.descriptions,
                 source.data,
                 *scratch.memory,
                 scratch.positions,
@@ -157,20 +152,6 @@ class _Columns:
         self.table = PageTable(chunks)
         self.needs_dictionary = [False] * len(chunks)
         self._no_dictionaries = np.zeros((len(chunks), 3), dtype=np.int64)
-        self._are_cached = np.concatenate([are_cached(chunk) for chunk in chunks]).tolist()
-        self._has_cached_pages = True in self._are_cached
-        self._cache_keys: dict[int, tuple[int, ...]] = {}
-
-    def _cache_key(self, number: int) -> tuple[int, ...]:
-        """Return what the decoded form of a page depends on, besides the file."""
-        key = self._cache_keys.get(number)
-        if key is None:
-            starts, sizes, rows, bounds = self.table.places
-            leaf, chunk, _ = self.chunks[int(np.searchsorted(bounds, number, side="right")) - 1]
-            form = chunk.codec, leaf.physical_type, leaf.width, leaf.max_level
-            place = int(starts[number]), int(sizes[number]), *rows[:, number].tolist()
-            key = self._cache_keys[number] = *form, *place
-        return key
 
     def prefetch(self, file: FragmentFile, rows: np.ndarray) -> None:
         """Let the system load the pages of some rows from the disk in parallel."""
@@ -188,52 +169,12 @@ class _Columns:
         FragmentUnreadable
         Undecodable
         """
-        decoded, pages = NO_DECODED_PAGES, {}
-        if self._has_cached_pages:
-            pages = self._decoded_pages(file, starts, stops)
-            if pages:
-                fields = [(number, *page.kernel_args) for number, page in pages.items()]
-                decoded = np.array(fields, dtype=np.int64)
+        decoded = self.table.decoded_pages(file, starts, stops, may_drop_others=True)
         handle, data = file.handle, scratch.data
         if handle is None:
             chosen = self.table.pages_with(starts, stops, decoded)
-            # Decoded pages have no bytes to read.
-            pages_to_read = chosen.pages[chosen.pages["is_decoded"] == 0]
-            places = pages_to_read["file_start"], pages_to_read["num_bytes"]
-            handle, data = hit_kernels.NO_HANDLE, read_spans(file, *places, chosen.num_bytes)
-        return _Source(handle, data, decoded, pages.values())
-
-    def _decoded_pages(
-        self, file: FragmentFile, starts: np.ndarray, stops: np.ndarray
-    ) -> dict[int, DecodedPage]:
-        """Return the large pages with rows of some ranges by their numbers, from the cache."""
-        _, _, page_rows, bounds = self.table.places
-        found = np.empty((2, page_rows.shape[1]), dtype=np.int64)
-        count = row_kernels.find_pages(page_rows, bounds, starts, stops, found)
-        file_key = file.cache_key if is_identified(file) else None
-        pages: dict[int, DecodedPage] = {}
-        # The pages to read, and how many of their first rows to decode.
-        missing: dict[int, int] = {}
-        for number, stop in found[:, :count].T.tolist():
-            if not self._are_cached[number]:
-                continue
-            page = None
-            if file_key:
-                page = MEMORY_CACHE.get((*file_key, *self._cache_key(number)), DecodedPage)
-            first_row, stop_row = page_rows[:, number].tolist()
-            num_rows, num_wanted = stop_row - first_row, min(stop, stop_row) - first_row
-            if page is not None and page.num_rows >= num_wanted:
-                pages[number] = page
-            else:
-                # A page that is used again is decoded whole.
-                missing[number] = num_wanted if page is None else num_rows
-        if missing:
-            decoded = self.table.decode(file, missing)
-            pages |= zip(missing, decoded, strict=True)
-            if file_key and is_at_rest(file.identity, time.time_ns()):
-                for number, page in zip(missing, decoded, strict=True):
-                    MEMORY_CACHE.put((*file_key, *self._cache_key(number)), page)
-        return dict(sorted(pages.items()))
+            handle, data = hit_kernels.NO_HANDLE, chosen.read(file)
+        return _Source(handle, data, decoded)
 
     def take(
         self, file: FragmentFile, rows: np.ndarray, scratch: _Scratch
@@ -255,7 +196,7 @@ class _Columns:
                 self.table.descriptions,
                 descriptions,
                 rows,
-                source.decoded,
+                source.decoded.descriptions,
                 source.data,
                 *scratch.memory,
                 scratch.positions,
@@ -330,16 +271,13 @@ class _Source(NamedTuple):
         The handle of a local file, or `hit_kernels.NO_HANDLE` if ``data`` has the pages already.
     data : uint8 array
         The memory for the pages that are not decoded.
-    decoded : int64 array
-        The descriptions of the decoded pages.
-    pages : collection of DecodedPage
-        These pages. They must live until their values are copied.
+    decoded : DecodedPages
+        The other pages. They must live until their values are copied.
     """
 
     handle: int
     data: np.ndarray
-    decoded: np.ndarray
-    pages: Collection[DecodedPage]
+    decoded: DecodedPages
 
 
 class _Scratch(threading.local):
@@ -366,10 +304,5 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 def can_read(chunks: Sequence[LeafChunk]) -> bool:
     """Return whether `HitReader` can read some chunks together."""
     return len(chunks) <= _MAX_COLUMNS and all(
-        chunk.chunk.codec in (0, SNAPPY) or are_cached(chunk).all() for chunk in chunks
+        chunk.chunk.codec in (0, SNAPPY) or are_large(chunk).all() for chunk in chunks
     )
-
-
-def are_cached(chunk: LeafChunk) -> np.ndarray:
-    """Return which pages of a chunk are decoded and cached."""
-    return np.diff(chunk.pages.first_rows) > _MAX_UNCACHED_ROWS

@@ -14,7 +14,7 @@ Source: Encodings.md and README.md (data pages) of the Parquet format.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from zonebloom.base.row_ranges import RowRanges, touching_bounds
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
 from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
-from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES, DecodedPage, decode_page
+from zonebloom.parquet.decoded_pages import STORED_FIELDS, DecodedPage, decode_page
 from zonebloom.parquet.dictionaries import Dictionary, hash_stored_texts
 from zonebloom.parquet.file_layout import ColumnChunk
 from zonebloom.parquet.header_kernels import (
@@ -48,7 +48,6 @@ from zonebloom.parquet.leaf_type import (
     fixed_width_array,
     text_array,
 )
-from zonebloom.parquet.page_table import PAGE
 from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
@@ -60,6 +59,18 @@ _BATCH_ROWS = 1 << 17
 _TABLE_BYTES, _COLUMN_BYTES = 2000, 1000
 _HAS_NO_INDICES = HAS_PLAIN | HAS_OTHER_ENCODINGS
 _NO_ROWS = np.empty(0, dtype=np.int64)
+# Pages of more rows are decoded and cached.
+_MAX_UNCACHED_ROWS = 8 << 10
+
+
+class DecodedPages(NamedTuple):
+    """Decoded pages, and their descriptions for `row_kernels.choose_pages`."""
+
+    descriptions: np.ndarray
+    pages: Sequence[DecodedPage]
+
+
+_NOT_DECODED = DecodedPages(np.empty((0, header_kernels.DECODED_FIELDS), dtype=np.int64), ())
 
 
 class Selection(NamedTuple):
@@ -71,19 +82,30 @@ class Selection(NamedTuple):
     bounds : int64 array
         The first page of each column in the table, and the end of the last one.
     num_bytes : int
-        The bytes of the pages.
+        The bytes of the pages to read.
+    decoded : DecodedPages
+        Those that are in memory.
     """
 
     pages: np.ndarray
     bounds: np.ndarray
     num_bytes: int
+    decoded: DecodedPages
 
     def part(self, numbers: np.ndarray) -> Selection:
         """Return some of the pages, given by their ascending numbers."""
         pages = self.pages[numbers]
         sizes = pages["num_bytes"]
         pages["read_start"] = np.cumsum(sizes) - sizes
-        return Selection(pages, np.searchsorted(numbers, self.bounds), int(sizes.sum()))
+        bounds = np.searchsorted(numbers, self.bounds)
+        return Selection(pages, bounds, int(sizes.sum()), self.decoded)
+
+    def read(self, file: FragmentFile) -> np.ndarray:
+        """Return the bytes of the pages to read, one after another."""
+        pages = self.pages
+        if self.decoded.pages:
+            pages = pages[pages["is_decoded"] == 0]
+        return read_spans(file, pages["file_start"], pages["num_bytes"], self.num_bytes)
 
 
 class PageTable:
@@ -100,6 +122,9 @@ class PageTable:
         bounds = np.cumsum([0, *(locations.starts.size for locations in pages)])
         # The pages as kernels get them: see `row_kernels.choose_pages`.
         self.places = starts, sizes, np.stack([first_rows, stop_rows]), bounds
+        self._are_large = np.concatenate([are_large(column) for column in columns]).tolist()
+        self._has_large_pages = True in self._are_large
+        self._cache_keys: dict[int, tuple[int, ...]] = {}
         # The columns as kernels get them: see `header_kernels.MAX_LEVEL`.
         self.descriptions = np.array(
             [describe_column(column.leaf, column.chunk.codec) for column in columns], np.int64
@@ -153,7 +178,7 @@ class PageTable:
         """Return the values of each leaf at some rows, with None for undecodable leaves."""
         num_values = len(rows) * len(self.columns)
         try:
-            selection = self._select(rows)
+            selection = self._select(file, rows)
             if _fit_in_one_batch(file, selection, num_values):
                 return list(OpenedPages(self, file, selection).take(rows.rows()))
             if len(self.columns) == 1:
@@ -176,40 +201,90 @@ class PageTable:
             parts += opened.take(rows[begin:end])
         return _concatenate(parts)
 
-    def _select(self, rows: RowRanges) -> Selection:
-        """Return the pages with a row of some ranges."""
-        return self.pages_with(*touching_bounds(rows))
+    def _select(self, file: FragmentFile, rows: RowRanges) -> Selection:
+        """Return the pages with a row of some ranges, decoded if they are in memory."""
+        starts, stops = touching_bounds(rows)
+        decoded = self.decoded_pages(file, starts, stops, may_drop_others=False)
+        return self.pages_with(starts, stops, decoded)
 
     def pages_with(
-        self, starts: np.ndarray, stops: np.ndarray, decoded: np.ndarray = NO_DECODED_PAGES
+        self, starts: np.ndarray, stops: np.ndarray, decoded: DecodedPages = _NOT_DECODED
     ) -> Selection:
         """Return the pages with a row of some ranges. See `row_kernels.choose_pages`."""
-        pages, bounds, num_bytes, _ = row_kernels.choose_pages(*self.places, starts, stops, decoded)
-        return Selection(pages, bounds, num_bytes)
+        pages, bounds, num_bytes, _ = row_kernels.choose_pages(
+            *self.places, starts, stops, decoded.descriptions
+        )
+        return Selection(pages, bounds, num_bytes, decoded)
 
-    def decode(self, file: FragmentFile, num_wanted: Mapping[int, int]) -> list[DecodedPage]:
-        """Read pages by their ascending numbers, and decode so many of their first rows.
+    def decoded_pages(
+        self, file: FragmentFile, starts: np.ndarray, stops: np.ndarray, *, may_drop_others: bool
+    ) -> DecodedPages:
+        """Return the large pages with a row of some ranges, from the cache or from the file.
+
+        A lookup of few keys may drop other objects from the cache. A scan decodes and caches pages
+        only while there is room, because the next scan would find none of them otherwise.
 
         Raises
         ------
         Undecodable
         FragmentUnreadable
         """
-        numbers = np.array(list(num_wanted))
-        starts, sizes, rows, bounds = self.places
-        pages = np.zeros(numbers.size, dtype=PAGE)
-        pages["file_start"], pages["num_bytes"] = starts[numbers], sizes[numbers]
-        pages["read_start"] = np.cumsum(pages["num_bytes"]) - pages["num_bytes"]
-        pages["first_row"] = rows[0, numbers]
-        pages["num_rows"] = rows[1, numbers] - rows[0, numbers]
-        pages["unwanted_rows"] = pages["num_rows"] - list(num_wanted.values())
-        num_bytes = int(pages["num_bytes"].sum())
-        selection = Selection(pages, np.searchsorted(numbers, bounds), num_bytes)
-        return OpenedPages(self, file, selection, apart=True).decoded_pages()
+        if not self._has_large_pages:
+            return _NOT_DECODED
+        _, sizes, page_rows, bounds = self.places
+        found = np.empty((2, page_rows.shape[1]), dtype=np.int64)
+        count = row_kernels.find_pages(page_rows, bounds, starts, stops, found)
+        numbers = found[0]
+        file_key = file.cache_key if is_identified(file) else None
+        is_kept = file_key is not None and is_at_rest(file.identity, time.time_ns())
+        if not (is_kept or may_drop_others):
+            return _NOT_DECODED
+        room = MEMORY_CACHE.room
+        pages: dict[int, DecodedPage] = {}
+        # The pages to read, by their places in ``numbers``, and whether to decode all rows.
+        missing: dict[int, bool] = {}
+        for i, (number, stop) in enumerate(found[:, :count].T.tolist()):
+            if not self._are_large[number]:
+                continue
+            page = None
+            if file_key:
+                page = MEMORY_CACHE.get((*file_key, *self._cache_key(number)), DecodedPage)
+            first_row, stop_row = page_rows[:, number].tolist()
+            if page is not None and page.num_rows >= min(stop, stop_row) - first_row:
+                pages[number] = page
+            elif may_drop_others or room > 0:
+                # A page that is used again is decoded whole.
+                missing[i] = page is not None
+                room -= 2 * int(sizes[number])
+        if missing:
+            selection = self.pages_with(starts, stops)
+            are_whole = [i for i, is_whole in missing.items() if is_whole]
+            selection.pages["unwanted_rows"][are_whole] = 0
+            part = selection.part(np.array(list(missing)))
+            decoded = OpenedPages(self, file, part, apart=True).decoded_pages()
+            for number, page in zip(numbers[list(missing)].tolist(), decoded, strict=True):
+                pages[number] = page
+                if is_kept:
+                    MEMORY_CACHE.put((*file_key, *self._cache_key(number)), page)
+        if not pages:
+            return _NOT_DECODED
+        fields = [(number, *page.kernel_args) for number, page in sorted(pages.items())]
+        return DecodedPages(np.array(fields, dtype=np.int64), [*pages.values()])
+
+    def _cache_key(self, number: int) -> tuple[int, ...]:
+        """Return what the decoded form of a page depends on, besides the file."""
+        key = self._cache_keys.get(number)
+        if key is None:
+            starts, sizes, rows, bounds = self.places
+            leaf, chunk, _ = self.columns[int(np.searchsorted(bounds, number, side="right")) - 1]
+            form = chunk.codec, leaf.physical_type, leaf.width, leaf.max_level
+            place = int(starts[number]), int(sizes[number]), *rows[:, number].tolist()
+            key = self._cache_keys[number] = *form, *place
+        return key
 
     def open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
-        selection = self._select(rows)
+        selection = self._select(file, rows)
         row_counts = selection.pages["num_rows"]
         if _fit_in_one_batch(file, selection, int(row_counts.sum())):
             yield OpenedPages(self, file, selection)
@@ -242,20 +317,20 @@ class OpenedPages:
     def __init__(
         self, table: PageTable, file: FragmentFile, selection: Selection, *, apart: bool = False
     ):
-        pages, bounds, num_bytes = selection
+        pages, bounds = selection.pages, selection.bounds
         self._table = table
         self._file = file
         self._pages = pages
         self._bounds = bounds
         self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
-        data = read_spans(file, pages["file_start"], pages["num_bytes"], num_bytes)
+        data = selection.read(file)
         self._column_flags, target, self._bodies = open_bodies(
             data, pages, bounds, columns, apart=apart
         )
         self.flags = int(np.bitwise_or.reduce(self._column_flags))
         # Keep the page buffers alive: the addresses in ``pages`` point into them.
-        self._buffers: list[object] = [data, *self._bodies]
+        self._buffers: list[object] = [data, selection.decoded, *self._bodies]
         # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
         self._levels = np.empty(len(columns), dtype=np.int64)
         self._present = np.empty(pages["num_rows"].sum(), dtype=np.uint8)
@@ -277,11 +352,17 @@ class OpenedPages:
         decoded = []
         for number, column in enumerate(self._table.columns):
             start = int(self._levels[number])
-            for page in self._pages_of(number):
-                stop = start + int(page["num_rows"])
-                present = self._present[start:stop] if start >= 0 else None
-                decoded.append(decode_page(page, column.leaf.width, present, self._bodies))
-                start = stop if start >= 0 else start
+            pages = self._pages_of(number)
+            fields = [
+                pages[name].tolist() for name in ("num_rows", "unwanted_rows", *STORED_FIELDS)
+            ]
+            for num_rows, num_unwanted, *stored in zip(*fields, strict=True):
+                num_wanted, present = num_rows - num_unwanted, None
+                if start >= 0:
+                    present = self._present[start : start + num_wanted]
+                    start += num_rows
+                width = column.leaf.width
+                decoded.append(decode_page(stored, num_wanted, width, present, self._bodies))
         return decoded
 
     def row_bounds(self) -> tuple[int, int]:
@@ -425,6 +506,11 @@ def open_bodies(
         part = pages[bounds[number] : bounds[number + 1]]
         buffers += decompress_pages(columns[number], part, data)
     return flags, target, buffers
+
+
+def are_large(column: LeafChunk) -> np.ndarray:
+    """Return which pages of a chunk are decoded and cached."""
+    return np.diff(column.pages.first_rows) > _MAX_UNCACHED_ROWS
 
 
 def _fit_in_one_batch(file: FragmentFile, selection: Selection, num_values: int) -> bool:

@@ -36,7 +36,7 @@ def convert_pages(leaf: LeafType, pages: np.ndarray, owner: object) -> list[np.n
     is_ready = (pages["encoding"] == header_kernels.PLAIN) | has_indices
     bodies = []
     for page in range(pages.size):
-        if is_ready[page] and not is_boolean:
+        if pages["is_decoded"][page] or (is_ready[page] and not is_boolean):
             continue
         address, size = int(pages["address"][page]), int(pages["size"][page])
         count = int(pages["num_stored"][page])

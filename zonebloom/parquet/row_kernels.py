@@ -23,6 +23,9 @@ from zonebloom.parquet.page_table import PAGE, PAGES, STORED_PAGES
 from zonebloom.sbbf.addresses import load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
+# Ranges of a decoded page with fewer rows between them are taken together.
+_MERGED_ROWS = 64
+
 
 @kernel(int64(readonly(int64, 2), readonly(int64), readonly(int64), readonly(int64), int64[:, ::1]))
 def find_pages(rows, bounds, range_starts, range_stops, out):
@@ -50,8 +53,8 @@ def find_pages(rows, bounds, range_starts, range_stops, out):
 
 
 @inlined
-def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, pages, size):
-    """Add the rows of some ranges in a decoded page to the table of pages.
+def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, which, pages, size):
+    """Add the rows of the ranges from ``which`` on in a decoded page to the table of pages.
 
     Return the new size of the table, and the number of rows.
     """
@@ -59,11 +62,16 @@ def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, p
     present, width = np.uint64(decoded[PRESENT]), decoded[VALUE_WIDTH]
     # The rows passed so far, and the values that they hold.
     row = position = num_rows = 0
-    for i in range(range_starts.shape[0]):
-        first = max(range_starts[i], first_row) - first_row
-        stop = min(range_stops[i], stop_row) - first_row
-        if first >= stop:
-            continue
+    while which < range_starts.shape[0] and range_starts[which] < stop_row:
+        first = max(range_starts[which], first_row) - first_row
+        last = which
+        which += 1
+        while which < range_starts.shape[0] and (
+            range_starts[which] < min(range_stops[last] + _MERGED_ROWS, stop_row)
+        ):
+            last = which
+            which += 1
+        stop = min(range_stops[last], stop_row) - first_row
         next_position = position
         if present:
             while row < first:
@@ -81,6 +89,7 @@ def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, p
             end = np.int64(load_32(starts + np.uint64(4 * next_position))) - 4
         page = pages[size]
         page.is_decoded, page.num_bytes, page.read_start, page.file_start = 1, 0, 0, 0
+        page.checksum = page.decompressed_size = -1
         page.first_row, page.num_rows, page.unwanted_rows = first_row + first, stop - first, 0
         page.first_slot, page.num_slots = first_row + first, stop - first
         page.encoding, page.num_stored = decoded[VALUE_ENCODING], next_position - position
@@ -112,23 +121,30 @@ def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops, decoded
     the bounds of the columns in the table, and the total numbers of bytes and rows.
 
     ``decoded`` describes pages in memory, ordered by their numbers. In their places, the table has
-    the wanted rows of each range.
+    the wanted rows of each range, or of near ones together.
     """
     found = np.empty((2, starts.shape[0]), dtype=np.int64)
     count = find_pages(rows, bounds, range_starts, range_stops, found)
-    capacity = count + decoded.shape[0] * range_starts.shape[0]
+    # A range may begin in one page and end in another one.
+    capacity = count
+    if decoded.shape[0]:
+        capacity += (bounds.shape[0] - 1) * range_starts.shape[0]
     pages = np.empty(capacity, dtype=PAGE)
     table_bounds = np.zeros(bounds.shape[0], dtype=np.int64)
-    size = num_bytes = num_rows = column = next_decoded = 0
+    size = num_bytes = num_rows = column = next_decoded = which = 0
     for i in range(count):
         page, wanted_stop = found[0, i], found[1, i]
         first_row, stop_row = rows[0, page], rows[1, page]
         while page >= bounds[column + 1]:
             column += 1
             table_bounds[column] = size
+            which = 0
         if next_decoded < decoded.shape[0] and decoded[next_decoded, NUMBER] == page:
+            while range_stops[which] <= first_row:
+                which += 1
+            part = decoded[next_decoded]
             size, num_added = _add_decoded_rows(
-                decoded[next_decoded], first_row, stop_row, range_starts, range_stops, pages, size
+                part, first_row, stop_row, range_starts, range_stops, which, pages, size
             )
             num_rows += num_added
             next_decoded += 1
