@@ -212,7 +212,7 @@ def test_a_lookup_of_many_keys_or_rows_caches_nothing(cache):
 def test_pages_of_a_file_that_was_just_written_are_not_cached(cache):
     whole = table(0.1)
     file = one_row_group(whole, use_dictionary=False)
-    file.identity = FileIdentity(len(file.data), time.time_ns() + 10**9, inode=next(INODES))
+    file.identity = FileIdentity(len(file.data), time.time_ns() + 10**12, inode=next(INODES))
     assert check_hits(file, whole, random.Random(0))
     assert cache.num_bytes == 0
 

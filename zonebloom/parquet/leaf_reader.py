@@ -264,7 +264,7 @@ class PageTable:
             decoded = OpenedPages(self, file, part, apart=True).decoded_pages()
             for number, page in zip(numbers[list(missing)].tolist(), decoded, strict=True):
                 pages[number] = page
-                if is_kept:
+                if file_key is not None and is_kept:
                     MEMORY_CACHE.put((*file_key, *self._cache_key(number)), page)
         if not pages:
             return _NOT_DECODED
@@ -285,7 +285,8 @@ class PageTable:
     def open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
         selection = self._select(file, rows)
-        row_counts = selection.pages["num_rows"]
+        # Decoded pages need no memory.
+        row_counts = selection.pages["num_rows"] * (1 - selection.pages["is_decoded"])
         if _fit_in_one_batch(file, selection, int(row_counts.sum())):
             yield OpenedPages(self, file, selection)
             return
