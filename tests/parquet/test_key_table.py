@@ -12,6 +12,7 @@ from seams import set_constant
 from zonebloom.parquet import key_tests
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY, INT32, INT64, LeafType
+from zonebloom.parquet.page_table import PAGE
 
 _LEAVES = {
     "int64": LeafType(pa.int64(), INT64, 8, 0),
@@ -47,13 +48,12 @@ def _stored(kind: str, values: list) -> bytes:
 
 def _find(kind: str, pages: list[list], keys: pa.Array) -> list[int]:
     bodies = [pa.py_buffer(_stored(kind, page)) for page in pages]
-    counts = [len(page) for page in pages]
-    addresses = np.array([body.address for body in bodies], dtype=np.int64)
-    sizes = np.array([body.size for body in bodies], dtype=np.int64)
-    firsts = np.cumsum([0, *counts[:-1]])
-    positions = KeySet(_LEAVES[kind], keys).find(
-        addresses, sizes, np.array(counts), firsts, capacity=sum(counts) + 1
-    )
+    table = np.zeros(len(pages), dtype=PAGE)
+    table["address"], table["size"] = zip(*((b.address, b.size) for b in bodies), strict=True)
+    table["num_stored"] = [len(page) for page in pages]
+    table["first_position"] = np.cumsum(table["num_stored"]) - table["num_stored"]
+    capacity = int(table["num_stored"].sum()) + 1
+    positions = KeySet(_LEAVES[kind], keys).find(table, capacity=capacity)
     return positions.tolist()
 
 
