@@ -31,6 +31,7 @@ from zonebloom.parquet.nested_schema import field_tree
 from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.thrift import ThriftReader
 from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.random_access import copy_pieces
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
@@ -50,7 +51,7 @@ def page_bytes(data: bytes) -> int:
 class File:
     """A Parquet file in memory; ``requests`` are the byte ranges that were read."""
 
-    is_local = False
+    has_round_trips = True
     handle: int | None = None
     coalesce = 4096
     path = "memory"
@@ -67,6 +68,9 @@ class File:
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         self.requests += ranges
         return [self.data[start:stop] for start, stop in ranges]
+
+    def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
+        return copy_pieces(self.read, offsets, sizes, out, self.coalesce)
 
     @property
     def cache_key(self) -> tuple[Hashable, ...]:

@@ -262,7 +262,7 @@ class DecryptedFile(FragmentFile):
                 ordinals = place.ordinals
                 data = footer.modules.decrypt(module, place.key, OFFSET_INDEX_MODULE, ordinals)
             return parse_offset_index(data, chunk, group.num_rows)
-        if not self.is_local:
+        if self.has_round_trips:
             # One request for the whole chunk takes less time than a request for each page header.
             return None
         page_numbers = count(place.first_page)

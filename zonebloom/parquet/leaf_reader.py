@@ -49,7 +49,7 @@ from zonebloom.parquet.leaf_type import (
     text_array,
 )
 from zonebloom.storage.files import is_at_rest
-from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
+from zonebloom.storage.random_access import FragmentFile
 
 # Pages are read and decompressed in batches of about this size, so that they fit a cache.
 _BATCH_BYTES = 1 << 21
@@ -517,7 +517,7 @@ def are_large(column: LeafChunk) -> np.ndarray:
 def _fit_in_one_batch(file: FragmentFile, selection: Selection, num_values: int) -> bool:
     """Return whether to read pages together, as always from an object store."""
     is_small = selection.num_bytes <= _BATCH_BYTES and num_values <= 2 * _BATCH_ROWS
-    return is_small or not file.is_local
+    return is_small or file.has_round_trips
 
 
 def is_identified(file: FragmentFile) -> bool:
@@ -571,17 +571,12 @@ def read_spans(
     file: FragmentFile, starts: np.ndarray, sizes: np.ndarray, num_bytes: int
 ) -> np.ndarray:
     """Return pieces of the file, one after another, uint8."""
-    if file.is_local:
-        # Arrow's pool reuses memory. New memory would cost more time than the read.
-        data = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
-        places = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
-        if file.read_pieces(*places, data) != num_bytes:
-            raise FragmentUnreadable("it ends before the end of its pages")
-        return data
-    spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
-    pieces = read_merged_ranges(file.read, spans, file.coalesce)
-    # A kernel takes the bytes as memory that it may write to.
-    return np.frombuffer(bytearray().join(pieces), dtype=np.uint8)
+    # Arrow's pool reuses memory. New memory would cost more time than the read.
+    data = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
+    places = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+    if file.read_pieces(*places, data) != num_bytes:
+        raise FragmentUnreadable("it ends before the end of its pages")
+    return data
 
 
 def _find_indices(hits: np.ndarray, pages: np.ndarray, capacity: int) -> np.ndarray:

@@ -119,7 +119,7 @@ class ParquetRows:
         Do nothing for local files. Leave out row groups after `_MAX_READ_AHEAD` bytes, and those
         whose pages are not known.
         """
-        if self._file.is_local:
+        if not self._file.has_round_trips:
             return
         spans: list[tuple[int, int]] = []
         num_bytes = 0

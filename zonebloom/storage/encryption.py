@@ -308,7 +308,7 @@ class EncryptedFile(RandomAccessFile):
 
     def __init__(self, raw: RandomAccessFile, cipher: FileCipher, path: str):
         self._raw = raw
-        self.counter, self.is_local = raw.counter, raw.is_local
+        self.counter, self.has_round_trips = raw.counter, raw.has_round_trips
         (head,) = raw.read([(0, _HEAD_BYTES)])
         self._modules = EncryptedModules(cipher, path, raw.num_bytes, head)
         self.num_bytes = self._modules.num_bytes

@@ -74,10 +74,10 @@ class RandomAccessFile:
     ):
         self.counter = counter or ReadCounter()
         store = self._store = store_of(filesystem)
-        self.is_local = store is LOCAL
+        self.has_round_trips = store.has_round_trips
         self._from_disk = False
         self._path, self._tag = path, tag
-        if self.is_local:
+        if store is LOCAL:
             self._handle, self._status = open_regular_file(path)
             self.num_bytes = self._status.st_size
             if _ADVISE_RANDOM is not None:
@@ -92,8 +92,8 @@ class RandomAccessFile:
             self.num_bytes = file.size()
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        if self.is_local or len(ranges) < 2:
-            if self.is_local and len(ranges) > 1:
+        if not self.has_round_trips or len(ranges) < 2:
+            if len(ranges) > 1:
                 self.prefetch(ranges)
             pieces = [self._read_range(start, stop) for start, stop in ranges]
         else:
@@ -106,19 +106,19 @@ class RandomAccessFile:
     @property
     def coalesce(self) -> int:
         """The most bytes between two ranges that are read as one."""
-        return LOCAL_COALESCE_GAP if self.is_local else self._remote_gap
+        return self._remote_gap if self.has_round_trips else LOCAL_COALESCE_GAP
 
     @property
     def handle(self) -> int | None:
         """The number of an open local file for kernels to read it, or None if they cannot."""
-        return self._handle if self.is_local else None
+        return None if self.has_round_trips else self._handle
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Hint to the system to load (start, stop) ranges of a local file from disk in parallel.
 
         Do nothing for files of other stores.
         """
-        if self.is_local and _ADVISE_WILL_NEED is not None:
+        if not self.has_round_trips and _ADVISE_WILL_NEED is not None:
             for start, stop in ranges:
                 os.posix_fadvise(self._handle, start, stop - start, _ADVISE_WILL_NEED)
 
@@ -127,8 +127,8 @@ class RandomAccessFile:
 
         Return the number of bytes read.
         """
-        if not self.is_local:
-            return self._copy_pieces(offsets, sizes, out)
+        if self.has_round_trips:
+            return copy_pieces(self.read, offsets, sizes, out, self.coalesce)
         from zonebloom.storage.pread_kernel import read_pieces
 
         if self._from_disk:
@@ -139,18 +139,6 @@ class RandomAccessFile:
         # If this lookup had to read from the disk, the next one is likely to have to as well.
         self._from_disk = seconds > _DISK_SECONDS * offsets.size
         self.counter.add(num_bytes)
-        return num_bytes
-
-    def _copy_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
-        """Do what `read_pieces` does with few requests. Near pieces are read as one."""
-        ranges = list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True))
-        target, start, num_bytes = out.reshape(-1).data.cast("B"), 0, 0
-        pieces = read_merged_ranges(self.read, ranges, self.coalesce)
-        for piece, size in zip(pieces, sizes.tolist(), strict=True):
-            target[start : start + len(piece)] = piece
-            target[start + len(piece) : start + size] = bytes(size - len(piece))
-            start += size
-            num_bytes += len(piece)
         return num_bytes
 
     def _read_range(self, start: int, stop: int) -> bytes:
@@ -245,7 +233,7 @@ class FragmentFile(RandomAccessFile):
         try:
             super().__init__(filesystem, path, counter, identity.size, identity.tag)
             # Take the identity after opening, so that a file replaced before that is noticed.
-            if self.is_local:
+            if not self.has_round_trips:
                 now = identity_from_status(self._status)
             elif self._file is not None:
                 now = self._store.identity_of_open_file(path, self._file)
@@ -271,7 +259,7 @@ class FragmentFile(RandomAccessFile):
         if self._bucket is not None and self.identity.tag:
             # Each read required the object to have this tag.
             return
-        if self.is_local:
+        if not self.has_round_trips:
             try:
                 status = os.fstat(self._handle)
             except OSError as error:
@@ -358,3 +346,22 @@ def read_merged_ranges(
         index = bisect_right(starts, start) - 1
         pieces.append(views[index][start - starts[index] : stop - starts[index]])
     return pieces
+
+
+def copy_pieces(
+    read: Callable[[Sequence[tuple[int, int]]], list[bytes]],
+    offsets: np.ndarray,
+    sizes: np.ndarray,
+    out: np.ndarray,
+    gap: int,
+) -> int:
+    """Do what `RandomAccessFile.read_pieces` does, with few requests."""
+    ranges = list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True))
+    target, start, num_bytes = out.reshape(-1).data.cast("B"), 0, 0
+    pieces = read_merged_ranges(read, ranges, gap)
+    for piece, size in zip(pieces, sizes.tolist(), strict=True):
+        target[start : start + len(piece)] = piece
+        target[start + len(piece) : start + size] = bytes(size - len(piece))
+        start += size
+        num_bytes += len(piece)
+    return num_bytes

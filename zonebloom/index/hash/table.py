@@ -117,7 +117,7 @@ class HashTable(IndexTable):
         try:
             file = self.file
             try:
-                self.num_bytes, self._is_local = file.num_bytes, file.is_local
+                self.num_bytes, self._has_round_trips = file.num_bytes, file.has_round_trips
                 self.head, self.runs = self._open(num_bytes, checksum)
             except BaseException:
                 # The error's traceback would keep the file open.
@@ -239,7 +239,7 @@ class HashTable(IndexTable):
     def _sorted_pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         """Yield pairs of the position of a sorted hash and a zone."""
         slots, starts, stops = self._slots_of(hashes)
-        max_bytes = _LOCAL_BATCH_BYTES if self._is_local else _REMOTE_BATCH_BYTES
+        max_bytes = _REMOTE_BATCH_BYTES if self._has_round_trips else _LOCAL_BATCH_BYTES
         step = max(1, max_bytes // self.head.slot_bytes)
         batches = [
             _SlotBatch(slots[i : i + step], starts[i : i + step], stops[i : i + step])
@@ -252,7 +252,7 @@ class HashTable(IndexTable):
         if len(batches) == 1:
             yield from self._expand(search(batches[0]))
             return
-        threads = num_cores() if self._is_local else REMOTE_THREADS
+        threads = REMOTE_THREADS if self._has_round_trips else num_cores()
         with thread_pool(threads) as pool:
             for matches in map_in_order(pool, search, batches, threads + 1):
                 yield from self._expand(matches)
