@@ -38,7 +38,7 @@ from zonebloom.changes.writing import (
     WrittenFile,
     changed_rows,
     options_of_file,
-    write_file,
+    write_parquet,
 )
 from zonebloom.errors import ChangeConflict, ChangeRefused, FragmentChanged, InvalidArgument
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
@@ -300,7 +300,7 @@ class _Files:
         self.paths.append(path)
         if replaced is None:
             self._filesystem.create_dir(posixpath.dirname(path), recursive=True)
-        result = write_file(self._filesystem, path, tables, schema, options, report)
+        result = write_parquet(self._filesystem, path, tables, schema, options, report)
         return result and WrittenFile(path, partition, *result, replaced=replaced)
 
     def footer(self, path: str) -> pq.FileMetaData:

@@ -117,7 +117,7 @@ def _rows_per_page(pages: FilePages | None) -> int | None:
     return max(counts) if counts else None
 
 
-def write_file(
+def write_parquet(
     filesystem: pafs.FileSystem,
     path: str,
     tables: Iterable[pa.Table],

@@ -58,7 +58,7 @@ def erase(
     else:
         assert columns is not None
         change = Change("erase", _names(columns, "columns"), keys)
-    receipt = _apply(dataset, table_of(dataset), change, plan, commit_properties, progress)
+    receipt = _apply(dataset, changeable_table(dataset), change, plan, commit_properties, progress)
     if not receipt.is_committed:
         return receipt
     table = newest_table(dataset)
@@ -151,7 +151,7 @@ def _apply(
 def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge: bool) -> Traces:
     """Look again what holds the keys of a receipt; see `Receipt.check`."""
     arguments.require_instance(receipt, Receipt, "receipt")
-    table = table_of(dataset)
+    table = changeable_table(dataset)
     if table.location != receipt.location:
         raise InvalidArgument(
             f"the receipt is of {receipt.location}, and the dataset of {table.location}; open the "
@@ -194,12 +194,12 @@ def _rebuild_indices(opened: OpenedDataset) -> None:
 
 def newest_table(dataset: ChangedDataset) -> ChangeableTable:
     """Return what changes the files of a dataset, after loading the newest version."""
-    table = table_of(dataset)
+    table = changeable_table(dataset)
     load_newest(dataset, table)
     return table
 
 
-def table_of(dataset: ChangedDataset) -> ChangeableTable:
+def changeable_table(dataset: ChangedDataset) -> ChangeableTable:
     """Return what changes the files of a dataset.
 
     Raise `ChangeRefused` if nothing does: for a table in memory, a ``pyarrow.dataset.Dataset``, or

@@ -69,7 +69,7 @@ def hash_stored_texts(
 
     hashes = allocate_array(int(pages["num_stored"].sum()), np.uint64)
     ends = np.zeros(4, dtype=np.int64)
-    if kernels.hash_stored_texts(pages, dictionary_hashes, hashes, ends) != hashes.size:
+    if kernels.write_text_hashes(pages, dictionary_hashes, hashes, ends) != hashes.size:
         raise FragmentUnreadable("values of a page lie outside it, or are missing")
     if not ends[kernels.MIN_ADDRESS]:
         return hashes, []

@@ -233,7 +233,7 @@ class PageTable:
             return _NOT_DECODED
         _, sizes, page_rows, bounds = self.places
         found = np.empty((2, page_rows.shape[1]), dtype=np.int64)
-        count = row_kernels.find_pages(page_rows, bounds, starts, stops, found)
+        count = row_kernels.find_pages_of_ranges(page_rows, bounds, starts, stops, found)
         numbers = found[0]
         file_key = file.cache_key if is_identified(file) else None
         is_kept = file_key is not None and is_at_rest(file.identity, time.time_ns())

@@ -28,7 +28,7 @@ _MERGED_ROWS = 64
 
 
 @kernel(int64(readonly(int64, 2), readonly(int64), readonly(int64), readonly(int64), int64[:, ::1]))
-def find_pages(rows, bounds, range_starts, range_stops, out):
+def find_pages_of_ranges(rows, bounds, range_starts, range_stops, out):
     """Write the numbers of the pages that hold rows of some ranges. Return how many these are.
 
     See `choose_pages`. The second row of ``out`` receives the end of the last range that touches
@@ -124,7 +124,7 @@ def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops, decoded
     the wanted rows of each range, or of near ones together.
     """
     found = np.empty((2, starts.shape[0]), dtype=np.int64)
-    count = find_pages(rows, bounds, range_starts, range_stops, found)
+    count = find_pages_of_ranges(rows, bounds, range_starts, range_stops, found)
     # A range may begin in one page and end in another one.
     capacity = count
     if decoded.shape[0]:

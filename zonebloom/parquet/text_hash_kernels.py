@@ -55,7 +55,7 @@ def _is_less(address, length, other_address, other_length):
 
 
 @kernel(int64(STORED_PAGES, readonly(uint64), uint64[::1], int64[::1]))
-def hash_stored_texts(pages, dictionary_hashes, out, ends):
+def write_text_hashes(pages, dictionary_hashes, out, ends):
     """Hash the stored strings of pages, one after another.
 
     Parameters
