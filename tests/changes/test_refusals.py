@@ -327,6 +327,21 @@ def test_mapped_columns_and_touched_deletion_vectors_of_delta_are_refused(tmp_pa
     assert sorted(ds.to_table()["id"].to_pylist()) == [2, 4]
 
 
+def test_empty_texts_in_partition_columns_of_delta_are_refused(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+
+    path = str(tmp_path / "table")
+    rows = pa.table({"id": [1, 2, 3], "p": ["a", "b", ""]})
+    deltalake.write_deltalake(path, rows, partition_by=["p"])
+    ds = zb.dataset(deltalake.DeltaTable(path))
+    before = listing(tmp_path)
+    for row_id in (1, 9):
+        with pytest.raises(InvalidArgument, match="give a null"):
+            ds.upsert(pa.table({"id": [row_id], "p": [""]}), on="id")
+    assert listing(tmp_path) == before
+    assert ds.erase("id", [3]).num_deleted == 1
+
+
 # Iceberg
 
 

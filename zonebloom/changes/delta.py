@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
-from zonebloom.errors import ChangeRefused, SourceError
+from zonebloom.errors import ChangeRefused, InvalidArgument, SourceError
 from zonebloom.sources.source import Fragment
 from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.paths import key_below
@@ -314,8 +314,11 @@ def _partition_text(value: pa.Scalar) -> str | None:
             return text.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return text.strftime("%Y-%m-%d %H:%M:%S.%f")
     text = str(value.as_py())
-    # Delta takes an empty text for null.
-    return text or None
+    if not text:
+        raise InvalidArgument(
+            "rows have an empty text in a partition column, which Delta takes for null; give a null"
+        )
+    return text
 
 
 def _statistics_value(value: Any) -> Any:
