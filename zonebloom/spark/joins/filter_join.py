@@ -233,3 +233,6 @@ def _require_usable_index(names: Sequence[str], left: JoinSide, right: JoinSide)
     for name in names:
         left.key_position(name)
         right.key_position(name)
+    for side in (left, right):
+        if side.has_index:
+            side.require_files()
