@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT, THOROUGH, flipped_bits, index_folder, rewrite_document, run_python
 from local_manager import LocalManager
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -410,7 +411,7 @@ def test_the_first_error_is_raised_if_the_cleanup_fails(lake, tmp_path, monkeypa
             path.mkdir()
         raise NoFragments("the cause")
 
-    monkeypatch.setattr(Documents, "create", fail)
+    replace_function(monkeypatch, Documents, "create", fail)
     with pytest.raises(NoFragments, match="the cause") as raised:
         LocalManager(tmp_path / "system").create_index(lake, IDS)
     assert "may be left" in "".join(raised.value.__notes__)
