@@ -121,14 +121,6 @@ def cast_to_comparable(
     return (expression if target_type == type_ else expression.cast(target_type)), target_type
 
 
-def decimal_as_float(expression: pc.Expression, type_: pa.DataType) -> pc.Expression:
-    """Cast a decimal to the nearest value of a float type.
-
-    PyArrow's own cast may give a neighbour of it: 0.8200000000000001 for 0.82.
-    """
-    return expression.cast(pa.string()).cast(type_)
-
-
 def equal_is_exact(column: pa.DataType, literal: pa.DataType) -> bool:
     """Return whether PyArrow's `equal` compares the exact values of a column and a literal."""
     match family(column), family(literal):
