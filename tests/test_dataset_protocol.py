@@ -8,7 +8,6 @@ import pickle
 import random
 from decimal import Decimal
 from functools import partial
-from types import SimpleNamespace
 
 import e2e_helpers as e2e
 import pyarrow as pa
@@ -478,12 +477,6 @@ class TestPyArrow:
             with pytest.raises(InvalidArgument, match=f"^{name} does not apply"):
                 call()
         polars = pytest.importorskip("polars")
-        pytest.importorskip("pyspark")
-        from zonebloom.spark import files_with_keys, tag_location
-
-        for function in (tag_location, files_with_keys):
-            with pytest.raises(InvalidArgument, match=r"^zonebloom\.spark does not apply"):
-                function(SimpleNamespace(columns=["id"], sparkSession=None), few, "id")
         with pytest.raises(InvalidArgument, match="Polars expression"):
             rows.filter(polars.col("id") == 42)
         with pytest.raises(InvalidArgument, match="Polars expression"):

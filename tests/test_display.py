@@ -61,8 +61,15 @@ def ds(folder: Path) -> zb.Dataset:
 
 
 @pytest.fixture(scope="module")
-def displayed(ds: zb.Dataset) -> dict[str, object]:
+def displayed(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """Return the objects of the public API that display themselves."""
+    changed = tmp_path_factory.mktemp("changed") / "a<i>b"
+    changed.mkdir()
+    pq.write_table(pa.table({"id": range(10)}), changed / "a.parquet")
+    changed_ds = zb.dataset(changed)
+    changed_ds.create_scalar_index("id", spark=False)
+    receipt = changed_ds.erase("id", [5])
+    assert receipt.traces is not None and receipt.verification is not None
     scanner = ds.scanner(["id"], filter=FILTER, limit=5)
     bloom = zb.Sbbf(100)
     bloom.insert([1, 2, 3])
@@ -98,6 +105,12 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
         "predicate": keyed.opened.translate(["a IN (1, 2) AND NOT a = 3 OR a IS NULL"])[1],
         **{f"opened.{name}": value for name, value in vars(ds.opened).items() if name[0] != "_"},
         "vacuum": ds.vacuum(),
+        "receipt": receipt,
+        "keys of a receipt": receipt.keys,
+        "file of a receipt": receipt.files_added[0],
+        "verification": receipt.verification,
+        "traces": receipt.traces,
+        "a trace": receipt.traces.found[0],
         "filter": ds.filter("id < 100"),
         "its fragment": next(iter(ds.get_fragments(pc.field("id") == 5))),
         "Sbbf": bloom,

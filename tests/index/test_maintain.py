@@ -26,6 +26,7 @@ from zonebloom.catalog.vacuum import Vacuumed, vacuum_catalog
 from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import CatalogError, CommitConflict, IndexNotUsedWarning
 from zonebloom.parquet.page_map import merge_page_maps
+from zonebloom.storage.store import LOCAL
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ def test_a_build_during_vacuums_without_grace_fails_or_is_complete(lake):
 
 
 def test_a_log_is_never_empty_while_each_version_is_replaced_by_the_next(tmp_path):
-    log = VersionLog(pafs.LocalFileSystem(), str(tmp_path))
+    log = VersionLog(LOCAL, str(tmp_path))
     Path(log.path(1)).touch()
     stopped = threading.Event()
 

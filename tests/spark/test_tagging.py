@@ -581,6 +581,14 @@ def test_invalid_arguments_raise(spark, lake):
         tag_location(keys, zb.dataset(pa.table({"id": [1]})), "id")
 
 
+def test_the_filter_of_a_dataset_is_refused(spark, lake):
+    few = zb.dataset(lake).filter("id = 42")
+    keys = spark.range(1)
+    for function in (tag_location, files_with_keys):
+        with pytest.raises(InvalidArgument, match=r"^zonebloom\.spark does not apply"):
+            function(keys, few, "id")
+
+
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_deleted_rows_are_not_tagged(spark, tmp_path, way):
     from deltalake import DeltaTable

@@ -71,12 +71,13 @@ def _key_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.T
     found = by_key.filter(by_key["row"].is_valid())
     rows = keys.take(found["key_index"])
     for name in ("_file", "_pos", "_partition"):
-        rows = rows.append_column(name, found[name])
+        if name in found.column_names:
+            rows = rows.append_column(name, found[name])
     return rows
 
 
 def _file_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.Table:
-    return locations.by_file().select(["_file", "num_keys", "num_rows", "_partition"])
+    return locations.by_file().drop_columns(["path", "fragment_id"])
 
 
 def _answer(
@@ -102,8 +103,6 @@ def _answer(
     missing_keys = by_key.filter(by_key["row"].is_null())["key_index"]
     num_found = keys.num_rows - len(missing_keys)
     rows = keys.take(missing_keys) if missing else rows_of(locations, by_key, keys)
-    if "_partition" in rows.column_names and pa.types.is_null(rows.schema.field("_partition").type):
-        rows = rows.drop_columns("_partition")
     seconds = time.perf_counter() - start
     first_rows = rows.slice(0, text.MAX_TERMINAL_ROWS if is_in_terminal() else None)
     root = source.opened.source.root

@@ -627,11 +627,11 @@ class Dataset(pads.UnionDataset, Displayed):
         pyarrow.Table
             ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``path`` dictionary
             of string (as in `files`) and ``row`` int64 (number of the row in its file). ``_file``
-            and ``_pos`` are the same path and row under Iceberg's names, and ``_partition`` is a
-            struct of the values that the path or the table gives to all rows of the file, or null
-            if there are none. The table is in the order of the keys. It has one row for each row
-            of the dataset that equals the key, in scan order, or one row of nulls if there is
-            none. Null and NaN equal nothing.
+            and ``_pos`` are the same path and row under Iceberg's names. If there are partitions,
+            ``_partition`` is a struct of the values that the path or the table gives to all rows
+            of the file, null where it gives none. The table is in the order of the keys. It has
+            one row for each row of the dataset that equals the key, in scan order, or one row of
+            nulls if there is none. Null and NaN equal nothing.
 
         Raises
         ------

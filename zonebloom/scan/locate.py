@@ -62,7 +62,7 @@ from zonebloom.values.normal_types import decoded_type, normalized_type
 from zonebloom.values.types import hash_domain
 
 _PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
-# The last columns have Iceberg's names, and `_partition` follows them.
+# The last columns have Iceberg's names, and `_partition` may follow them.
 _ROWS_SCHEMA = pa.schema(
     [
         pa.field("key_index", pa.int64(), nullable=False),
@@ -144,7 +144,7 @@ class KeyLocations:
         rows = from_numpy(row_numbers, has_row)
         columns = [from_numpy(key_index), from_numpy(fragment_ids, has_row), paths, rows]
         table = pa.table([*columns, paths, rows], schema=_ROWS_SCHEMA)
-        return table.append_column("_partition", self._partitions(files))
+        return self._with_partitions(table, files)
 
     def by_file(self) -> pa.Table:
         """Return a table of the files that hold keys, with their numbers of keys and of rows."""
@@ -158,7 +158,7 @@ class KeyLocations:
         columns = [paths, ids, from_numpy(num_keys), from_numpy(num_rows), paths]
         file_numbers = from_numpy(np.flatnonzero(num_rows))
         table = pa.table([column.take(file_numbers) for column in columns], schema=_FILES_SCHEMA)
-        return table.append_column("_partition", self._partitions(file_numbers))
+        return self._with_partitions(table, file_numbers)
 
     def _ids_and_paths(self) -> tuple[pa.Array, pa.Array]:
         ids = np.array([present.fragment_id for present in self.present], dtype=np.uint64)
@@ -166,13 +166,16 @@ class KeyLocations:
             [present.fragment.path for present in self.present], pa.string()
         )
 
-    def _partitions(self, file_numbers: pa.Array) -> pa.Array:
-        """Return the partition of each file as a struct, or nulls if no file has a partition."""
+    def _with_partitions(self, table: pa.Table, file_numbers: pa.Array) -> pa.Table:
+        """Add the partition of the file of each row as a struct, unless there are no partitions.
+
+        A file without a partition has a struct of nulls, and not null: whoever drops the rows with
+        nulls, those of keys that do not exist, must not lose its rows.
+        """
         columns = self.source.partition_columns()
         fields = [field for field in self.source.schema if field.name in columns]
         if not fields:
-            # Parquet has no structs without fields.
-            return pa.nulls(len(file_numbers))
+            return table
         values: list[dict[str, Any]] = [{} for _ in self.present]
         for number in file_numbers.unique().drop_null().to_pylist():
             values[number] = self.source.constants(self.present[number].fragment)
@@ -180,9 +183,8 @@ class KeyLocations:
             pa.array([file.get(field.name) for file in values], decoded_type(field.type))
             for field in fields
         ]
-        has_none = pa.array([not file for file in values])
-        names = [field.name for field in fields]
-        return pa.StructArray.from_arrays(arrays, names, mask=has_none).take(file_numbers)
+        structs = pa.StructArray.from_arrays(arrays, [field.name for field in fields])
+        return table.append_column("_partition", structs.take(file_numbers))
 
 
 def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:

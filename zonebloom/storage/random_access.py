@@ -138,7 +138,8 @@ class RandomAccessFile:
         seconds = time.perf_counter() - start_time
         # If this lookup had to read from the disk, the next one is likely to have to as well.
         self._from_disk = seconds > _DISK_SECONDS * offsets.size
-        self.counter.add(num_bytes)
+        if num_bytes:
+            self.counter.add(num_bytes)
         return num_bytes
 
     def _read_range(self, start: int, stop: int) -> bytes:
