@@ -77,7 +77,8 @@ def _key_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.T
 
 
 def _file_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.Table:
-    return locations.by_file().drop_columns(["path", "fragment_id"])
+    files = locations.by_file().drop_columns(["path", "fragment_id"])
+    return files.select(["_file", *(name for name in files.column_names if name != "_file")])
 
 
 def _answer(
