@@ -18,9 +18,10 @@ from predicate_oracle import ORDER, exact
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.base.version import with_format_version
 from zonebloom.building.segments import compact_indices
 from zonebloom.exchange.lance import commit_to_lance, from_lance
-from zonebloom.index.zone_map.table import ZoneMapTable
+from zonebloom.index.zone_map.table import ZoneMapTable, read_zone_map, zone_map_schema
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, Not
 from zonebloom.values.normal_types import hashed_values
 
@@ -297,3 +298,14 @@ def test_text_that_is_not_utf8_is_kept(tmp_path):
     ds.create_scalar_index("x", "ZONEMAP", spark=False)
     assert len(ds.search(Compares(("x",), ">", pa.scalar("zzz"))).at_most) == 2
     assert len(ds.search(Not(Compares(("x",), ">", pa.scalar("zzz")))).at_most) == 2
+
+
+def test_a_zone_with_more_rows_than_a_file_is_damage():
+    schema = zone_map_schema(pa.int64(), 100)
+    forged = zip([1, 2, 0, 0, 0, 0, 2**63], schema.types, strict=True)
+    table = pa.table([pa.array([value], type_) for value, type_ in forged], schema=schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, with_format_version(schema)) as writer:
+        writer.write_table(table.cast(with_format_version(schema)))
+    with pytest.raises(errors.CorruptIndex, match="more rows than a file"):
+        read_zone_map(sink.getvalue(), "ranges.arrow")

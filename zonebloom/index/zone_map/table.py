@@ -88,6 +88,8 @@ def read_zone_map(
         if not table.schema.remove_metadata().equals(schema.remove_metadata()):
             raise ValueError(f"its columns are {', '.join(table.schema.names)}")
         table.validate(full=True)
+        if (to_numpy(table["zone_length"]) > MAX_ROWS_PER_FRAGMENT).any():
+            raise ValueError("a zone claims more rows than a file has")
         # A string column may have become a large_string column since the build.
         schema = schema if column_type is None else zone_map_schema(column_type, items)
         return table.cast(schema).replace_schema_metadata(schema.metadata).combine_chunks()
