@@ -87,7 +87,7 @@ def apply_change(
                 return receipt
             try:
                 return _carry_out(dataset, table, change, work, receipt, summary, progress)
-            except (CommitRefused, FragmentChanged):
+            except CommitRefused:
                 time.sleep(_SECONDS_BEFORE_RETRY * number)
     raise ChangeConflict(
         f"other writers changed {table.location} {_MAX_TRIES} times while its files were written; "
@@ -164,6 +164,9 @@ def _carry_out(
     try:
         with report_progress(progress, total, title) as report:
             written = _write_all(files, change, work, report)
+    except FragmentChanged as error:
+        files.delete_all()
+        raise CommitRefused(str(error)) from None
     except BaseException:
         files.delete_all()
         raise
@@ -183,12 +186,11 @@ def _carry_out(
         if not paths or not named.issuperset(paths):
             files.delete_all()
             raise refusal
-    num_rows_before = sum(file.num_rows for file in receipt.files_removed)
     return replace(
         receipt,
         is_committed=True,
         version_after=table.version,
-        verification=verify_change(dataset.opened, change, work, num_rows_before, paths),
+        verification=verify_change(dataset.opened, change, work, receipt.files_removed, paths),
         finished_at=utc_text(time.time()),
         files_added=tuple(
             ChangedFile(path, file.num_rows, file.num_bytes)

@@ -250,7 +250,7 @@ class DeltaChanges(ChangeableTable):
             "table.create_checkpoint(), and the deletion of older files of _delta_log",
         )
 
-    def purge(self, paths: Collection[str]) -> None:
+    def purge(self) -> None:
         self._table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
         self._table.update_incremental()
         # Readers begin at the checkpoint, and need nothing before it.

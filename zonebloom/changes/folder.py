@@ -171,7 +171,9 @@ class FolderChanges(ChangeableTable):
         published = [self._publish(file) for file in written if file.replaced is not None]
         for fragment in removed:
             if fragment.path not in kept:
-                self._filesystem.delete_file(fragment.path)
+                # A link is deleted with its target, which would keep the rows.
+                for path in {self._source.store.resolve(fragment.path), fragment.path}:
+                    self._filesystem.delete_file(path)
         published += [self._publish(file) for file in written if file.replaced is None]
         return published
 
@@ -184,9 +186,7 @@ class FolderChanges(ChangeableTable):
         return path
 
     def purge_calls(self) -> tuple[str, ...]:
-        return ("the deletion of these files",)
+        return ("the deletion of these files by hand, if nobody needs them",)
 
-    def purge(self, paths: Collection[str]) -> None:
-        current = {fragment.path for fragment in self._source.fragments}
-        for path in set(paths) - current:
-            self._filesystem.delete_file(path)
+    def purge(self) -> None:
+        """Do nothing, because a folder keeps no older versions, and other files are not ours."""

@@ -254,7 +254,7 @@ class IcebergChanges(ChangeableTable):
             "the deletion of the files that only they name",
         )
 
-    def purge(self, paths: Collection[str]) -> None:
+    def purge(self) -> None:
         # The next snapshot leaves out the entries of files that the last one removed.
         with self._table.transaction() as transaction, transaction.update_snapshot().fast_append():
             pass
@@ -270,14 +270,9 @@ class IcebergChanges(ChangeableTable):
         if old:
             self._table.maintenance.expire_snapshots().by_ids(old).commit()
             self._table.refresh()
-        after = self._reachable()
-        current = {self._path(location) for location in after}
-        for location in before - after:
+        for location in before - self._reachable():
             with suppress(FileNotFoundError):
                 self._table.io.delete(location)
-        for path in set(paths) - current:
-            with suppress(FileNotFoundError):
-                self._source.filesystem.delete_file(path)
 
     def _reachable(self) -> set[str]:
         """Return the manifest lists, the manifests and the files of all snapshots."""

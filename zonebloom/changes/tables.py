@@ -159,5 +159,5 @@ class ChangeableTable(ABC):
         """Return the calls that delete older versions."""
 
     @abstractmethod
-    def purge(self, paths: Collection[str]) -> None:
-        """Delete older versions, and some data files that no version names any more."""
+    def purge(self) -> None:
+        """Delete older versions, and the files that only they name."""

@@ -170,7 +170,7 @@ def _file_traces(
     searched = set(known)
     if test is not None:
         data_files = {path for path in paths if path in held_by or _is_data(path, root)}
-        searched |= data_files if is_thorough else data_files - current
+        searched |= data_files | current if is_thorough else data_files - current
     with thread_pool(opened.source.store.num_threads) as pool:
         return [found for found in pool.map(trace, sorted(searched)) if found is not None]
 

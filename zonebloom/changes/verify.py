@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from zonebloom.changes.key_test import key_test
 from zonebloom.changes.places import Change, Work
-from zonebloom.changes.receipt import Verification
+from zonebloom.changes.receipt import ChangedFile, Verification
+from zonebloom.errors import SourceError
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.scanner import Scanner, plan_scan
 
@@ -15,19 +16,33 @@ def verify_change(
     opened: OpenedDataset,
     change: Change,
     work: Work,
-    num_rows_before: int,
+    removed: Sequence[ChangedFile],
     new_paths: Sequence[str],
 ) -> Verification:
-    """Read the new files, and compare them with what the change should have done.
+    """Read the new files, and compare them with what the change should have done."""
+    try:
+        return _verified(opened, change, work, removed, new_paths)
+    except SourceError as error:
+        # The change is committed, whatever other programs do to its files now.
+        return Verification(False, 0, 0, f"the new files cannot be read: {error}")
 
-    ``num_rows_before`` is the number of rows of the files that were replaced.
-    """
+
+def _verified(
+    opened: OpenedDataset,
+    change: Change,
+    work: Work,
+    removed: Sequence[ChangedFile],
+    new_paths: Sequence[str],
+) -> Verification:
     problems: list[str] = []
     num_rows = num_found = 0
     present = {file.fragment.path for file in opened.look().fragments}
     gone = [path for path in new_paths if path not in present]
     if gone:
         problems.append(f"{gone[0]} is not one of the table's files")
+    left = [file.path for file in removed if file.path in present and file.path not in new_paths]
+    if left:
+        problems.append(f"{left[0]} is still one of the table's files")
     paths = [path for path in new_paths if path in present]
     if change.filter is not None:
         for path in paths:
@@ -39,6 +54,7 @@ def verify_change(
             rows = _scan(opened, test.columns, path).to_table()
             num_rows += rows.num_rows
             num_found += test.count(rows)
+    num_rows_before = sum(file.num_rows for file in removed)
     expected_rows = num_rows_before - work.num_deleted + work.num_inserted
     expected_found = work.num_updated + work.num_inserted if change.operation == "upsert" else 0
     if num_rows != expected_rows:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
@@ -57,7 +59,14 @@ def erase(
         change = Change("erase", filter=filter)
     else:
         assert columns is not None
-        change = Change("erase", _names(columns, "columns"), keys)
+        names = _names(columns, "columns")
+        # The keys are needed several times.
+        given: Any = keys
+        if isinstance(given, pa.RecordBatchReader):
+            keys = given.read_all()
+        elif isinstance(given, Iterator):
+            keys = list(given)
+        change = Change("erase", names, keys)
     receipt = _apply(dataset, changeable_table(dataset), change, plan, commit_properties, progress)
     if not receipt.is_committed:
         return receipt
@@ -176,7 +185,7 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
     traces = find_traces(dataset.opened, table, removed, known, test, is_thorough=True)
     if not purge or not traces.found:
         return traces
-    table.purge({trace.path for trace in traces.found if trace.kind == "file"})
+    table.purge()
     if any(trace.kind == "index" for trace in traces.found):
         _rebuild_indices(dataset.opened)
     load_newest(dataset, table)
