@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from zonebloom.base.progress import ProgressOption, Report, report_progress
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
+from zonebloom.changes.key_test import key_test
 from zonebloom.changes.places import (
     Change,
     FileChange,
@@ -25,10 +26,8 @@ from zonebloom.changes.places import (
 )
 from zonebloom.changes.receipt import (
     ChangedFile,
-    KeyDigest,
     Receipt,
-    digest_of_filter,
-    digest_of_keys,
+    digest_of,
     utc_text,
 )
 from zonebloom.changes.tables import ChangeableTable, CommitRefused
@@ -82,6 +81,9 @@ def apply_change(
             load_newest(dataset, table)
             _require_same_columns(dataset.opened.source.schema, change.rows, table.location)
             work = plan_work(dataset.opened, table, change)
+            if change.filter is None:
+                test = key_test(dataset.opened, change.columns, change.keys)
+                work = replace(work, test=test)
             receipt = _planned_receipt(dataset.opened, table, change, work, started_at, number)
             if is_plan or work.is_empty:
                 return receipt
@@ -129,7 +131,7 @@ def _planned_receipt(
         table=table.kind,
         location=table.location,
         columns=change.columns,
-        keys=_digest(change),
+        keys=digest_of([str(change.filter)] if work.test is None else work.test.lines()),
         is_committed=False,
         version_before=table.version,
         version_after=table.version,
@@ -141,12 +143,6 @@ def _planned_receipt(
         num_inserted=work.num_inserted,
         files_removed=removed,
     )
-
-
-def _digest(change: Change) -> KeyDigest:
-    if change.filter is not None:
-        return digest_of_filter(change.filter)
-    return digest_of_keys(change.columns, change.keys)
 
 
 def _carry_out(

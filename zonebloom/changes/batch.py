@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates.evaluate import without_views
+from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
 
 # An error names this many rows.
@@ -42,14 +42,15 @@ def checked_rows(rows: Any, schema: pa.Schema, keys: Sequence[str]) -> Iterator[
         with tempfile.TemporaryDirectory(prefix="zonebloom-") as folder:
             path = str(Path(folder, "rows.arrow"))
             wanted = _wanted_schema(rows.schema, schema, keys)
-            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, wanted) as writer:
+            # A stream may change its dictionaries, unlike a file of Arrow.
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, wanted) as writer:
                 first_row = 0
                 for batch in rows:
                     table = _cast_exactly(pa.Table.from_batches([batch]), wanted, first_row)
                     writer.write_table(table)
                     first_row += batch.num_rows
             with pa.memory_map(path) as file:
-                table = pa.ipc.open_file(file).read_all()
+                table = pa.ipc.open_stream(file).read_all()
                 _require_distinct_keys(table, keys)
                 yield table
         return
@@ -150,16 +151,14 @@ def _are_equal(values: pa.ChunkedArray, others: pa.ChunkedArray) -> bool:
 def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
     key_columns = []
     for name in keys:
-        column = table.column(name)
-        is_absent = to_numpy(column.is_null(nan_is_null=True).combine_chunks())
+        column = normalized_column(table, (name,))
+        is_absent = np.asarray(column.is_null(nan_is_null=True))
         if is_absent.any():
             named = _named_rows(is_absent, 0)
             raise InvalidArgument(f"key {name!r} is null or NaN in {named}; leave these rows out")
         if pa.types.is_float16(column.type):
+            # PyArrow does not group half floats.
             column = column.cast(pa.float32())
-        if pa.types.is_floating(column.type):
-            # Negative zero equals zero.
-            column = pc.call_function("add", [column, pa.scalar(0.0, column.type)])
         key_columns.append(column)
     numbered = pa.table([*key_columns, pa.array(np.arange(table.num_rows))], [*keys, "\0row"])
     groups = numbered.group_by(list(keys)).aggregate([("\0row", "min"), ("\0row", "max")])

@@ -232,16 +232,29 @@ class DeltaChanges(ChangeableTable):
         return posixpath.join(self._source.root, unquote(logged))
 
     def logs_of(self, paths: Collection[str]) -> list[str]:
+        """Return the commits that add such files, and the checkpoints from before their removal."""
+        commits: dict[int, None] = {}
+        removals: dict[str, int] = {}
+        for version, actions in self._commits():
+            for action in actions:
+                for kind, file in action.items():
+                    path = self._path_of(file["path"]) if kind in ("add", "remove") else ""
+                    if kind == "add" and file.get("stats") and path in paths:
+                        commits[version] = None
+                    if kind == "remove":
+                        removals[path] = version
+        # The log no longer says when the other files were removed.
+        last_removal = max((removals.get(path, int(self.version)) for path in paths), default=0)
+        checkpoints = [
+            info.path
+            for info in self._log_files()
+            if ".checkpoint." in info.base_name
+            and int(info.base_name.partition(".")[0]) < last_removal
+        ]
         folder = posixpath.join(self._source.root, "_delta_log")
         return [
-            posixpath.join(folder, f"{version:020d}.json")
-            for version, actions in self._commits()
-            if any(
-                "add" in action
-                and action["add"].get("stats")
-                and self._path_of(action["add"]["path"]) in paths
-                for action in actions
-            )
+            *(posixpath.join(folder, f"{version:020d}.json") for version in commits),
+            *checkpoints,
         ]
 
     def purge_calls(self) -> tuple[str, ...]:

@@ -126,6 +126,11 @@ class FolderChanges(ChangeableTable):
                 f"the dataset names the files of {self.location} one by one, so a new file would "
                 "not be found; open the folder, or leave out rows with new keys"
             )
+        if HIVE_NULL in partition:
+            raise ChangeRefused(
+                f"rows have the text {HIVE_NULL!r} in a partition column, which means null in a "
+                "path; write another text"
+            )
         folders = [
             f"{quote(column, safe='')}={HIVE_NULL if value is None else quote(str(value), safe='')}"
             for column, value in zip(self.partition_columns, partition, strict=True)

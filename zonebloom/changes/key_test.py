@@ -39,6 +39,11 @@ class KeyTest:
         """The top-level columns that have to be read."""
         return list(dict.fromkeys(path[0] for path in self.paths))
 
+    def lines(self) -> list[str]:
+        """Return a text for each key, sorted, for digests."""
+        columns = [list(map(_text, _plain_values(column))) for column in self.keys.columns]
+        return sorted(map("\x1f".join, zip(*columns, strict=True)))
+
     def within(self, names: Collection[str]) -> KeyTest | None:
         """Return the test of the columns that a file stores, which more rows pass, or None."""
         numbers = [number for number, path in enumerate(self.paths) if path[0] in names]
@@ -95,24 +100,13 @@ def _with_type(values: Any, wanted: pa.DataType) -> Any:
     return fitting.take(pa.array(positions, mask=positions < 0))
 
 
-def key_lines(columns: Sequence[str], keys: Any) -> list[str]:
-    """Return a text for each distinct key, sorted, for digests."""
-    given = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
-    parts = [list(map(_text, values)) for values in map(_plain_values, given)]
-    return sorted({"\x1f".join(key) for key in zip(*parts, strict=True)})
-
-
-def _plain_values(values: Any) -> list[Any]:
-    if hasattr(values, "__arrow_c_stream__") or isinstance(values, pa.Array | pa.ChunkedArray):
-        if not isinstance(values, pa.Array | pa.ChunkedArray):
-            values = pa.chunked_array(values)
-        try:
-            return values.to_pylist()
-        except (OverflowError, ValueError):
-            # Python's dates and times end in the year 9999, and have no nanoseconds.
-            return values.cast(f"int{values.type.bit_width}").to_pylist()
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
-
-
 def _text(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _plain_values(values: pa.ChunkedArray) -> list[Any]:
+    try:
+        return values.to_pylist()
+    except (OverflowError, ValueError):
+        # Python's dates and times end in the year 9999, and have no nanoseconds.
+        return values.cast(f"int{values.type.bit_width}").to_pylist()

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.changes.key_test import KeyTest
 from zonebloom.reading import key_locations
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.scanner import plan_scan
@@ -107,6 +108,8 @@ class Work:
         The rows of the batch that new files get.
     num_inserted, num_updated, num_deleted : int
         Rows of the dataset.
+    test : KeyTest or None
+        The keys in the types of the dataset. None for a change by a filter.
     """
 
     changes: list[FileChange]
@@ -114,6 +117,7 @@ class Work:
     num_inserted: int
     num_updated: int
     num_deleted: int
+    test: KeyTest | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from zonebloom.base.display import Displayed, styled_html, table_html, title_html
 from zonebloom.base.text import bytes_text, count_text, table_text, time_text
 from zonebloom.base.version import __version__
-from zonebloom.changes.key_test import key_lines
 from zonebloom.changes.traces import Trace, Traces
 from zonebloom.errors import InvalidArgument
 
@@ -52,15 +51,8 @@ class KeyDigest:
         return _digest(lines, self.salt) == self.sha256
 
 
-def digest_of_keys(columns: Sequence[str], keys: Any) -> KeyDigest:
-    return _salted(key_lines(columns, keys))
-
-
-def digest_of_filter(filter: Any) -> KeyDigest:
-    return _salted([str(filter)])
-
-
-def _salted(lines: Sequence[str]) -> KeyDigest:
+def digest_of(lines: Sequence[str]) -> KeyDigest:
+    """Return the digest of keys, given as sorted texts."""
     salt = secrets.token_hex(16)
     return KeyDigest(len(lines), salt, _digest(lines, salt))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -23,6 +25,8 @@ from zonebloom.storage.files import FILE_ERRORS
 
 # The bytes of files are searched in pieces of this size.
 _PIECE_BYTES = 16 << 20
+# The folder of a Delta table's change data feed holds rows.
+_CHANGE_DATA = "_change_data"
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: KeyTest) -> st
             count = sum(stored.count(pa.Table.from_batches([batch])) for batch in batches)
     except FileNotFoundError:
         return ""
-    except FILE_ERRORS as error:
+    except (*FILE_ERRORS, TypeError) as error:
         return f"it cannot be read ({type(error).__name__})"
     return f"it has {count_text(count, 'row')} with a key" if count else ""
 
@@ -214,7 +218,10 @@ def _searchable_texts(test: KeyTest) -> list[str]:
     texts = []
     for column in test.keys.columns:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            texts += [text for text in column.to_pylist() if len(text) > 3]
+            for text in column.to_pylist():
+                # Logs write a text as JSON does, and paths as URIs do.
+                spellings = {text, json.dumps(text)[1:-1], quote(text)}
+                texts += spellings if len(text) > 3 else ()
     return texts
 
 
@@ -227,7 +234,10 @@ def _stored_files(filesystem: pafs.FileSystem, root: str) -> set[str]:
 def _is_data(path: str, root: str) -> bool:
     """Return whether a path is that of a data file: Parquet, and in no folder of metadata."""
     folders = posixpath.relpath(path, root).split("/")[:-1]
-    hidden = any(folder.startswith(("_", ".")) and "=" not in folder for folder in folders)
+    hidden = any(
+        folder.startswith(("_", ".")) and "=" not in folder and folder != _CHANGE_DATA
+        for folder in folders
+    )
     # An interrupted change of a folder leaves temporary files.
     return path.endswith((".parquet", ".tmp")) and not hidden
 
@@ -242,7 +252,7 @@ def _has_bytes(filesystem: pafs.FileSystem, path: str, texts: Sequence[str]) -> 
                 window = tail + piece
                 if any(needle in window for needle in needles):
                     return True
-                tail = window[len(window) - overlap :] if overlap else b""
+                tail = window[-overlap:]
     except FileNotFoundError:
         return False
     return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zonebloom.changes.key_test import key_test
 from zonebloom.changes.places import Change, Work
 from zonebloom.changes.receipt import ChangedFile, Verification
 from zonebloom.errors import SourceError
@@ -44,16 +43,15 @@ def _verified(
     if left:
         problems.append(f"{left[0]} is still one of the table's files")
     paths = [path for path in new_paths if path in present]
-    if change.filter is not None:
+    if work.test is None:
         for path in paths:
             num_rows += _scan(opened, [], path).count_rows()
             num_found += _scan(opened, [], path, change.filter).count_rows()
     else:
-        test = key_test(opened, change.columns, change.keys)
         for path in paths:
-            rows = _scan(opened, test.columns, path).to_table()
+            rows = _scan(opened, work.test.columns, path).to_table()
             num_rows += rows.num_rows
-            num_found += test.count(rows)
+            num_found += work.test.count(rows)
     num_rows_before = sum(file.num_rows for file in removed)
     expected_rows = num_rows_before - work.num_deleted + work.num_inserted
     expected_found = work.num_updated + work.num_inserted if change.operation == "upsert" else 0

@@ -18,7 +18,7 @@ from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.changes.apply import apply_change, load_newest
 from zonebloom.changes.batch import checked_rows
 from zonebloom.changes.folder import FolderChanges
-from zonebloom.changes.key_test import key_lines, key_test
+from zonebloom.changes.key_test import key_test
 from zonebloom.changes.places import Change
 from zonebloom.changes.receipt import Receipt
 from zonebloom.changes.tables import ChangeableTable
@@ -132,10 +132,14 @@ def _apply(
 ) -> Receipt:
     arguments.require_bool(plan, "plan")
     require_progress(progress)
-    summary = dict(commit_properties or {})
-    if not all(isinstance(item, str) for pair in summary.items() for item in pair):
+    summary = commit_properties or {}
+    if not isinstance(summary, Mapping) or not all(
+        isinstance(item, str) for pair in summary.items() for item in pair
+    ):
         raise arguments.invalid_value(commit_properties, "commit_properties", "give texts")
-    receipt = apply_change(dataset, table, change, is_plan=plan, summary=summary, progress=progress)
+    receipt = apply_change(
+        dataset, table, change, is_plan=plan, summary=dict(summary), progress=progress
+    )
     if receipt.is_committed and dataset.opened.indices:
         try:
             dataset.opened, _ = refresh_indices(
@@ -171,12 +175,11 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
     if keys is not None:
         if not receipt.columns:
             raise InvalidArgument("the receipt is of a filter; leave keys out")
-        lines = key_lines(receipt.columns, keys)
-        if not receipt.keys.is_of(lines):
+        test = key_test(dataset.opened, receipt.columns, keys)
+        if not receipt.keys.is_of(test.lines()):
             raise InvalidArgument(
                 f"these are not the {receipt.keys.count:,} keys of the receipt; give the same keys"
             )
-        test = key_test(dataset.opened, receipt.columns, keys)
     removed = {file.path for file in receipt.files_removed}
     # A file of a folder has the same path before and after.
     known = removed - {file.path for file in receipt.files_added}
