@@ -6,6 +6,7 @@ import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
 
 import zonebloom as zb
 
@@ -58,3 +59,35 @@ def test_files_of_any_name_are_searched(tmp_path):
     receipt = ds.erase("id", [1])
     write(tmp_path / "x" / "b.pq", [1, 3])
     assert [os.path.basename(trace.path) for trace in receipt.check(ds, [1]).found] == ["b.pq"]
+
+
+def test_old_checkpoints_and_change_data_of_delta_are_searched(tmp_path):
+    path = tmp_path / "t"
+    write_deltalake(str(path), pa.table({"id": ["key-00001", "key-00002"]}))
+    DeltaTable(str(path)).create_checkpoint()
+    write(path / "_change_data" / "old.parquet", ["key-00001"])
+    ds = zb.dataset(DeltaTable(str(path)))
+    receipt = ds.erase("id", ["key-00001"])
+    found = {os.path.basename(trace.path) for trace in receipt.check(ds, ["key-00001"]).found}
+    assert {"old.parquet", "00000000000000000000.checkpoint.parquet"} <= found
+    receipt.check(ds, ["key-00001"], purge=True)
+    assert not list((path / "_delta_log").glob("*0.checkpoint.parquet"))
+    assert DeltaTable(str(path)).to_pyarrow_table()["id"].to_pylist() == ["key-00002"]
+
+
+def test_keys_are_those_of_the_table_in_any_spelling(tmp_path):
+    write(tmp_path / "x" / "a.parquet", [1.0, 2.0])
+    ds = zb.dataset(tmp_path / "x")
+    receipt = ds.erase("id", [1, 1.0])
+    assert receipt.keys.count == 1
+    assert receipt.check(ds, [1.0]).is_searched and receipt.check(ds, [1]).is_searched
+
+
+def test_rows_with_dictionaries_that_change_are_taken(tmp_path):
+    kind = pa.dictionary(pa.int32(), pa.string())
+    write(tmp_path / "x" / "a.parquet", pa.array(["a", "b"], kind))
+    ds = zb.dataset(tmp_path / "x")
+    batches = [pa.record_batch({"id": pa.array(texts, kind)}) for texts in (["a"], ["c"])]
+    for rows in (pa.RecordBatchReader.from_batches(batches[0].schema, batches), batches[0]):
+        ds.upsert(rows, on="id")
+    assert sorted(ds.to_table()["id"].to_pylist()) == ["a", "b", "c"]
