@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Cacheable)
 
 
 class _Token:
-    """What the keys of one owner begin with."""
+    """The beginning of the keys of one owner."""
 
 
 class CacheOwner:

@@ -40,7 +40,7 @@ class FileChange:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the rows of a change lie.
+    """The rows that a change touches, file by file.
 
     Attributes
     ----------
@@ -59,13 +59,13 @@ class Places:
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be changed.
+    """A request to erase or to upsert rows.
 
     Attributes
     ----------
     operation : {"erase", "upsert"}
     columns : tuple of str
-        The columns of the keys. None for an erasure by a filter.
+        The columns of the keys; empty for an erasure by a filter.
     keys : object
         The keys of an erasure, or those of the rows of an upsert.
     filter : object

@@ -82,7 +82,7 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a read of the new version without an index found.
+    """The result of reading the new version without an index.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Verification:
 
 @dataclass(frozen=True, repr=False)
 class Receipt(Displayed):
-    """What an upsert or an erasure did, or would do.
+    """The record of an upsert or an erasure, or of a plan of one.
 
     Attributes
     ----------

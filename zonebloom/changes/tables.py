@@ -1,4 +1,4 @@
-"""What an upsert or an erasure needs of a table: its files, its partitions and its commits."""
+"""The base class of tables whose rows can be changed: their files, partitions and commits."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class ChangeableTable(ABC):
         Raise `CommitRefused` if another writer came first.
         """
 
-    # What is left of older versions
+    # Files and logs of older versions
 
     def retained_files(self) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, with these versions."""

@@ -50,7 +50,7 @@ class Trace:
 
 @dataclass(frozen=True, repr=False)
 class Traces(Displayed):
-    """What still holds the keys of a receipt.
+    """The places that still hold the keys of a receipt, or may hold them.
 
     Attributes
     ----------
@@ -58,8 +58,8 @@ class Traces(Displayed):
     calls : tuple of str
         The calls that remove what was found. ``Receipt.check(ds, keys, purge=True)`` makes them.
     is_searched : bool
-        Whether all files were searched for the keys. Otherwise only the files and segments were
-        looked for that the receipt names.
+        Whether the files of the table were searched for the keys. Otherwise only the files and
+        segments that the receipt names were looked for.
     """
 
     found: tuple[Trace, ...]
@@ -73,7 +73,7 @@ class Traces(Displayed):
     def verdict(self) -> str:
         """The result of the search in a sentence."""
         if self.found:
-            return f"{len(self.found):,} places may still hold these keys:"
+            return f"{count_text(len(self.found), 'place')} may still hold these keys:"
         if self.is_searched:
             return "Nothing holds these keys."
         return "Nothing that the receipt names is left. Give the keys to search all files."

@@ -23,7 +23,12 @@ def verify_change(
         return _verified(opened, change, work, removed, new_paths)
     except SourceError as error:
         # The change is committed, whatever other programs do to its files now.
-        return Verification(False, 0, 0, f"the new files cannot be read: {error}")
+        return Verification(
+            is_proven=False,
+            num_rows=0,
+            num_rows_with_keys=0,
+            problem=f"the new files cannot be read: {error}",
+        )
 
 
 def _verified(

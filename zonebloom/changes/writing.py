@@ -27,7 +27,7 @@ _ENCODINGS = {
 
 @dataclass(frozen=True)
 class WriterOptions:
-    """How a file is written.
+    """The way in which a file is written.
 
     Attributes
     ----------

@@ -11,14 +11,13 @@ import click
 import pyarrow as pa
 
 from zonebloom.cli import text
-from zonebloom.cli.keys import given_keys, key_option, keys_options, on_option
+from zonebloom.cli.keys import given_keys, key_option, keys_file_option, keys_options, on_option
 from zonebloom.cli.options import (
     answer_command,
     catalog_option,
     combine_options,
     dataset_command,
     open_at,
-    single_value,
     source_options,
     split_names,
     zonebloom,
@@ -139,14 +138,8 @@ def upsert_command(
 @source_options
 @catalog_option
 @key_option("An erased key, to search all files for it.")
-@click.option(
-    "--keys",
-    "keys_file",
-    metavar="FILE|-",
-    type=click.File("rb"),
-    multiple=True,
-    callback=single_value,
-    help="A CSV or Parquet file, or stdin, with the erased keys in columns of their names.",
+@keys_file_option(
+    "A CSV or Parquet file, or stdin, with the erased keys in columns of their names."
 )
 @click.option("--purge", is_flag=True, help="Delete older versions, files and filters with keys.")
 def receipt_command(

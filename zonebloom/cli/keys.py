@@ -30,6 +30,19 @@ def key_option(purpose: str) -> Callable[[Callable], Callable]:
     )
 
 
+def keys_file_option(help: str) -> Callable[[Callable], Callable]:
+    """Return a decorator that adds --keys, a file that comes as ``keys_file``."""
+    return click.option(
+        "--keys",
+        "keys_file",
+        metavar="FILE|-",
+        type=click.File("rb"),
+        multiple=True,
+        callback=single_value,
+        help=help,
+    )
+
+
 def on_option(*, required: bool = False) -> Callable[[Callable], Callable]:
     """Return a decorator that adds --on, the columns of the keys in a file."""
     return click.option(
@@ -45,14 +58,8 @@ def keys_options(purpose: str) -> Callable[[Callable], Callable]:
     """Return a decorator that adds --key, --keys and --on; `given_keys` reads them."""
     return combine_options(
         key_option(purpose),
-        click.option(
-            "--keys",
-            "keys_file",
-            metavar="FILE|-",
-            type=click.File("rb"),
-            multiple=True,
-            callback=single_value,
-            help="A CSV or Parquet file, or stdin, with the keys in columns of the names of --on.",
+        keys_file_option(
+            "A CSV or Parquet file, or stdin, with the keys in columns of the names of --on."
         ),
         on_option(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
@@ -30,41 +30,27 @@ _place_options = combine_options(
 @zonebloom.command("locate", epilog="Example: zonebloom locate orders --on id --keys wanted.csv")
 @rows_command
 @_place_options
-def locate_command(
-    source: OpenedSource,
-    key_texts: tuple[str, ...],
-    keys_file: IO[bytes] | None,
-    on: tuple[str, ...],
-    filter: str | None,
-    missing: bool,
-) -> CommandAnswer:
+def locate_command(source: OpenedSource, **options: Any) -> CommandAnswer:
     """Print the file and row of each key at PATH.
 
     There is one row for each row that holds a key: the key, its file as _file, its row number in
     the file as _pos, and the values of the file's partition as _partition. Exits with 3 if nothing
     is printed. As JSON: columns, num_keys, num_found, num_rows, rows (one object each), seconds.
     """
-    return _answer(source, key_texts, keys_file, on, filter, _key_rows, missing=missing)
+    return _answer(source, _key_rows, **options)
 
 
 @zonebloom.command("files", epilog="Example: zonebloom files orders --key id=42 --key id=4242")
 @rows_command
 @_place_options
-def files_command(
-    source: OpenedSource,
-    key_texts: tuple[str, ...],
-    keys_file: IO[bytes] | None,
-    on: tuple[str, ...],
-    filter: str | None,
-    missing: bool,
-) -> CommandAnswer:
+def files_command(source: OpenedSource, **options: Any) -> CommandAnswer:
     """Print the files at PATH that hold one of the keys.
 
     There is one row for each file, with the number of distinct keys and of rows with them. Exits
     with 3 if nothing is printed. As JSON: columns, num_keys, num_found, num_rows, rows (one object
     each), seconds.
     """
-    return _answer(source, key_texts, keys_file, on, filter, _file_rows, missing=missing)
+    return _answer(source, _file_rows, **options)
 
 
 def _key_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.Table:
@@ -83,12 +69,12 @@ def _file_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.
 
 def _answer(
     source: OpenedSource,
+    rows_of: Callable[[KeyLocations, pa.Table, pa.Table], pa.Table],
+    *,
     key_texts: Sequence[str],
     keys_file: IO[bytes] | None,
     on: Sequence[str],
     filter: str | None,
-    rows_of: Callable[[KeyLocations, pa.Table, pa.Table], pa.Table],
-    *,
     missing: bool,
 ) -> CommandAnswer:
     given = given_keys(source.opened, key_texts, keys_file, on)

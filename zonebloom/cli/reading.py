@@ -11,12 +11,11 @@ import pyarrow as pa
 from zonebloom.base.arrays import distinct_numbers, to_numpy
 from zonebloom.base.text import count_text, time_text
 from zonebloom.cli import text
-from zonebloom.cli.keys import cast_keys, key_option, parse_keys, read_keys
+from zonebloom.cli.keys import cast_keys, key_option, keys_file_option, parse_keys, read_keys
 from zonebloom.cli.options import (
     columns_options,
     embedded_filters_option,
     rows_command,
-    single_value,
     source_command,
     split_names,
     zonebloom,
@@ -49,15 +48,9 @@ if TYPE_CHECKING:
     help=f"Maximum number of rows; by default all, but {text.MAX_TERMINAL_ROWS} in a terminal.",
 )
 @key_option("Find rows by a key instead of FILTER.")
-@click.option(
-    "--keys",
-    "keys_file",
-    metavar="FILE|-",
-    type=click.File("rb"),
-    multiple=True,
-    callback=single_value,
-    help="Find rows by the keys in the first column of a CSV file or of stdin. Its name is the "
-    "column to search.",
+@keys_file_option(
+    "Find rows by the keys in the first column of a CSV file or of stdin. Its name is the "
+    "column to search."
 )
 @click.option(
     "--column",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
     from zonebloom.sbbf.filter import Sbbf
 
-# What to ask an index.
+# A question to an index.
 Question = KeyQuestion | ValueQuestion
 # The first address of zones and the address after their last row; both int64, shape (n,).
 _AddressBounds = tuple[np.ndarray, np.ndarray]
