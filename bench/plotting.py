@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measures import ABSENT, IN_SIZES, Result, in_name
+from bench.measures import IN_SIZES, Result, in_name
 from bench.scale import MERGED, ScaleResult
 from bench.tables import count_text, shares_of_scans, size_text, time_text
 
@@ -24,11 +24,6 @@ _STYLES = {
     "Polars scan": ("#7a7a7a", "s"),
     "pyarrow scan": ("#7a7a7a", "^"),
 }
-_KINDS = (
-    ("first lookup, cold", "v", lambda result: result.first.seconds if result.first else None),
-    ("one key, warm", "o", lambda result: result.warm[in_name(1)].wall),
-    ("absent key, warm", "x", lambda result: result.warm[ABSENT].wall),
-)
 _PANELS_PER_ROW = 3
 # Colour-blind readers can distinguish these colours, and the markers differ, too.
 _LAYOUTS = {
@@ -97,39 +92,6 @@ def _save(figure: Any, path: Path) -> Path:
     figure.savefig(path, dpi=110)
     _pyplot().close(figure)
     return path
-
-
-def plot_latency(all_results: Sequence[Result], folder: Path) -> Path:
-    """Plot each competitor's time for one key, cold and warm, in one panel for each data set."""
-    sets = list(dict.fromkeys(result.data.name for result in all_results))
-    figure, axes = _panels(len(sets), 4.6, 3.4, sharey=True, sharex=True)
-    names = list(dict.fromkeys(result.competitor for result in all_results))
-    for ax, data in zip(axes, sets, strict=True):
-        results = {result.competitor: result for result in all_results if result.data.name == data}
-        for row, name in enumerate(names):
-            if name not in results:
-                continue
-            values = [value_of(results[name]) for *_, value_of in _KINDS]
-            existing = [value for value in values if value]
-            color = _STYLES[name][0]
-            ends = [min(existing), max(existing)]
-            ax.plot(ends, [row, row], color=color, alpha=0.3, linewidth=2)
-            for (_, marker, _), value in zip(_KINDS, values, strict=True):
-                if value:
-                    ax.plot(value, row, marker, color=color, markersize=6)
-        ax.set_title(data, fontsize=10.5, loc="left")
-        ax.set_xscale("log")
-        _label_powers_of_ten(ax.xaxis, time_text)
-        ax.tick_params(labelbottom=True)
-        ax.set_yticks(range(len(names)), names)
-    axes[0].invert_yaxis()
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], marker=marker, color="black", linestyle="") for _, marker, _ in _KINDS
-    ]
-    _legend_above(figure, handles, [label for label, *_ in _KINDS], len(_KINDS))
-    return _save(figure, folder / "latency.png")
 
 
 def plot_in_sizes(all_results: Sequence[Result], path: Path) -> Path:

@@ -19,7 +19,7 @@ from bench.cold import FreshTimes, fresh_times
 from bench.competitors import PEERS, Competitor, competitors
 from bench.data import DataSet
 from bench.measures import Effort, Questions, Result, measure
-from bench.plotting import GROWTH, SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
+from bench.plotting import GROWTH, SHARES, plot_growth, plot_in_sizes, plot_shares
 from bench.scale import ScaleResult
 from bench.sections import ALL, BENCHMARKS, SCALE, read_section, section
 from bench.tables import fresh_table, full_table, import_table, ratio_table, scale_table
@@ -60,6 +60,8 @@ _FRESH_WORDS = (
     "parentheses. The first lookup in Python begins after the imports, and includes opening the "
     "dataset."
 )
+
+_IMPORT_WORDS = "The time of imports before the first lookup of a process, and its memory after it."
 
 Progress = Callable[[str], object]
 
@@ -199,7 +201,6 @@ def markdown(report: Report, old_sections: Mapping[str, str] = MappingProxyType(
     lines += _ratios(report.results)
     first_results = [result for result in report.results if result.data.is_first]
     if first_results:
-        lines += ["", "![Latency by competitor](plots/latency.png)"]
         lines += ["", "![Time by keys of IN](plots/in-sizes.png)"]
     if len(first_results) < len(report.results):
         lines += ["", "![Time by keys of IN, by layout](plots/layouts.png)"]
@@ -207,7 +208,7 @@ def markdown(report: Report, old_sections: Mapping[str, str] = MappingProxyType(
         results = [result for result in first_results if result.data == data_set]
         lines += ["", f"## {data_set.name}", "", _describe_set(data_set), "", *full_table(results)]
     if any(result.first for result in first_results):
-        lines += ["", "## Importing", "", *_import_words(), "", *import_table(first_results)]
+        lines += ["", "## Importing", "", _IMPORT_WORDS, "", *import_table(first_results)]
     if report.fresh_times:
         lines += ["", "## New processes", "", _FRESH_WORDS, "", *fresh_table(report.fresh_times)]
     sections = {name: old_sections.get(name, "") for name in ALL}
@@ -277,10 +278,6 @@ def _preface(report: Report) -> list[str]:
     return lines
 
 
-def _import_words() -> list[str]:
-    return ["The time of imports before the first lookup of a process, and its memory after it."]
-
-
 def _version(package: str) -> str:
     try:
         return version(package)
@@ -298,7 +295,6 @@ def write(report: Report, out: Path) -> None:
     if report.results:
         plot_shares(report.results, out / "plots" / SHARES)
     if first_results:
-        plot_latency(first_results, out / "plots")
         plot_in_sizes(first_results, out / "plots" / "in-sizes.png")
     if other_results:
         plot_in_sizes(other_results, out / "plots" / "layouts.png")

@@ -194,6 +194,13 @@ class Handler(BaseHTTPRequestHandler):
             self.parts[query["uploadId"]][int(query["partNumber"])] = body
             self._answer(200, ETag='"part"')
             return
+        if source := self.headers.get("x-amz-copy-source"):
+            body = (
+                self._folder / unquote(source).strip("/").removeprefix(BUCKET + "/")
+            ).read_bytes()
+            tag = self._store(key, body)
+            self._xml("CopyObjectResult", f"<ETag>{escape(tag or '')}</ETag>")
+            return
         tag = self._store(key, body, is_new=self.headers.get("If-None-Match") == "*")
         if tag is None:
             self._answer(412)

@@ -42,6 +42,7 @@ from zonebloom.changes.writing import (
 from zonebloom.errors import ChangeConflict, ChangeRefused, FragmentChanged, InvalidArgument
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.recheck import gather
+from zonebloom.snapshot import Snapshot
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import file_errors
 
@@ -84,11 +85,13 @@ def apply_change(
             if change.filter is None:
                 test = key_test(dataset.opened, change.columns, change.keys)
                 work = replace(work, test=test)
-            receipt = _planned_receipt(dataset.opened, table, change, work, started_at, number)
+            snapshot = dataset.opened.look()
+            receipt = _planned_receipt(snapshot, table, change, work, started_at, number)
             if is_plan or work.is_empty:
                 return receipt
             try:
-                return _carry_out(dataset, table, change, work, receipt, summary, progress)
+                files = _Files(snapshot, table)
+                return _carry_out(dataset, files, change, work, receipt, summary, progress)
             except CommitRefused:
                 time.sleep(_SECONDS_BEFORE_RETRY * number)
     raise ChangeConflict(
@@ -109,7 +112,7 @@ def _require_same_columns(schema: pa.Schema, rows: pa.Table | None, location: st
 
 
 def _planned_receipt(
-    opened: OpenedDataset,
+    snapshot: Snapshot,
     table: ChangeableTable,
     change: Change,
     work: Work,
@@ -117,7 +120,6 @@ def _planned_receipt(
     tries: int,
 ) -> Receipt:
     files = [part.present for part in work.changes]
-    snapshot = opened.look()
     removed = tuple(
         ChangedFile(
             file.fragment.path,
@@ -147,14 +149,14 @@ def _planned_receipt(
 
 def _carry_out(
     dataset: OpenDataset,
-    table: ChangeableTable,
+    files: _Files,
     change: Change,
     work: Work,
     receipt: Receipt,
     summary: dict[str, str],
     progress: ProgressOption,
 ) -> Receipt:
-    files = _Files(dataset.opened, table)
+    table = files.table
     total = sum(file.num_rows for file in receipt.files_removed) + work.new_rows.size
     title = f"{change.operation} in {posixpath.basename(table.location.rstrip('/'))}"
     try:
@@ -278,10 +280,10 @@ def _require_whole_rows(rows: pa.Table, schema: pa.Schema) -> None:
 class _Files:
     """The files that a change writes. `delete_all` deletes them."""
 
-    def __init__(self, opened: OpenedDataset, table: ChangeableTable):
-        self.opened = opened
+    def __init__(self, snapshot: Snapshot, table: ChangeableTable):
+        self.snapshot = snapshot
         self.table = table
-        self._filesystem = opened.source.filesystem
+        self._filesystem = snapshot.source.filesystem
         self.paths: list[str] = []
 
     def write(
@@ -316,8 +318,7 @@ def _write_all(
 ) -> list[WrittenFile]:
     """Write the files of a change anew, and new files for rows that belong elsewhere."""
     rows, table = change.replacing_rows, files.table
-    schema = files.opened.source.schema
-    snapshot = files.opened.look()
+    schema, snapshot = files.snapshot.source.schema, files.snapshot
 
     def rewrite(part: FileChange) -> list[WrittenFile]:
         fragment = part.present.fragment
@@ -351,7 +352,7 @@ def _write_new_files(
     """Write some rows to new files of the table's target size, one set for each partition."""
     if not numbers.size:
         return []
-    table, schema = files.table, files.opened.source.schema
+    table, schema = files.table, files.snapshot.source.schema
     rows_per_file = max(int(table.target_bytes / max(rows.nbytes / rows.num_rows, 1)), 1)
     # A table without columns has no rows, so keep one more.
     names = {rows.column_names[0], *table.partition_columns}.intersection(rows.column_names)
@@ -370,7 +371,7 @@ def _write_new_files(
 
 def _options_of_new_files(files: _Files) -> WriterOptions:
     """Return the options of the last file of the dataset, which new files get too."""
-    snapshot = files.opened.look()
+    snapshot = files.snapshot
     if not snapshot.fragments:
         return WriterOptions()
     present = snapshot.fragments[-1]

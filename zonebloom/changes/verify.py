@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from zonebloom.changes.places import Change, Work
 from zonebloom.changes.receipt import ChangedFile, Verification
 from zonebloom.errors import SourceError
@@ -48,15 +50,14 @@ def _verified(
     if left:
         problems.append(f"{left[0]} is still one of the table's files")
     paths = [path for path in new_paths if path in present]
+    # All files are read by one scan, because each scan looks at every file of the table.
     if work.test is None:
-        for path in paths:
-            num_rows += _scan(opened, [], path).count_rows()
-            num_found += _scan(opened, [], path, change.filter).count_rows()
+        num_rows = _scan(opened, [], paths).count_rows()
+        num_found = _scan(opened, [], paths, change.filter).count_rows()
     else:
-        for path in paths:
-            rows = _scan(opened, work.test.columns, path).to_table()
-            num_rows += rows.num_rows
-            num_found += work.test.count(rows)
+        for batch in _scan(opened, work.test.columns, paths).to_batches():
+            num_rows += batch.num_rows
+            num_found += work.test.count(pa.Table.from_batches([batch]))
     num_rows_before = sum(file.num_rows for file in removed)
     expected_rows = num_rows_before - work.num_deleted + work.num_inserted
     expected_found = work.num_updated + work.num_inserted if change.operation == "upsert" else 0
@@ -67,5 +68,7 @@ def _verified(
     return Verification(not problems, num_rows, num_found, "; ".join(problems))
 
 
-def _scan(opened: OpenedDataset, columns: list[str], path: str, filter: object = None) -> Scanner:
-    return plan_scan(opened, columns, (filter,), fragments=[path], use_scalar_index=False)
+def _scan(
+    opened: OpenedDataset, columns: list[str], paths: list[str], filter: object = None
+) -> Scanner:
+    return plan_scan(opened, columns, (filter,), fragments=paths, use_scalar_index=False)
