@@ -299,7 +299,7 @@ class _Files:
         path = self.table.new_path(partition, replaced)
         self.paths.append(path)
         if replaced is None:
-            self._filesystem.create_dir(posixpath.dirname(path), recursive=True)
+            self.snapshot.source.store.create_folder(posixpath.dirname(path))
         result = write_parquet(self._filesystem, path, tables, schema, options, report)
         return result and WrittenFile(path, partition, *result, replaced=replaced)
 

@@ -6,15 +6,18 @@ import datetime as dt
 import json
 import math
 import posixpath
+import re
 import time
 import uuid
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
@@ -57,9 +60,20 @@ _REFUSED_METADATA = {
     "delta.invariants": "has an invariant",
     "CHAR_VARCHAR_TYPE_STRING": "has a limited length",
 }
+_COMMIT = re.compile(r"\d{20}\.json")
+_MAX_COMMIT_BYTES = 1 << 31
 _NUM_INDEXED_COLUMNS = 32
 # Longer texts are no statistics, because they would have to be cut.
 _MAX_STATISTICS_CHARACTERS = 64
+
+
+class _LoggedFile(NamedTuple):
+    """A file that a commit adds or removes."""
+
+    version: int
+    kind: str
+    path: str
+    has_statistics: bool
 
 
 class DeltaChanges(ChangeableTable):
@@ -197,32 +211,37 @@ class DeltaChanges(ChangeableTable):
             ) from None
         return [file.path for file in written]
 
-    def retained_files(self) -> dict[str, tuple[str, ...]]:
+    def read_history(self) -> list[_LoggedFile]:
+        """Return the additions and removals of files that the log still has, the oldest first."""
+        infos = sorted(self._log_files(), key=lambda info: info.base_name)
+        commits = [info for info in infos if _COMMIT.fullmatch(info.base_name)]
+        store = self._source.store
+
+        def read(info: pafs.FileInfo) -> list[_LoggedFile]:
+            version = int(info.base_name.partition(".")[0])
+            lines = store.read_whole(info.path, _MAX_COMMIT_BYTES).to_pybytes().splitlines()
+            return [
+                _LoggedFile(version, kind, self._path_of(file["path"]), bool(file.get("stats")))
+                for line in lines
+                if line.strip()
+                for kind, file in json.loads(line).items()
+                if kind in ("add", "remove")
+            ]
+
+        with thread_pool(store.num_threads) as pool:
+            return [*chain(*map_in_order(pool, read, commits, 2 * store.num_threads))]
+
+    def retained_files(self, history: list[_LoggedFile]) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, as far as the log says."""
-        added: dict[str, int] = {}
-        removed: dict[str, int] = {}
-        first = None
-        for version, actions in self._commits():
-            first = version if first is None else first
-            for action in actions:
-                for kind, versions in (("add", added), ("remove", removed)):
-                    if kind in action:
-                        versions[self._path_of(action[kind]["path"])] = version
+        first = history[0].version if history else 0
+        added = {file.path: file.version for file in history if file.kind == "add"}
+        removed = {file.path: file.version for file in history if file.kind == "remove"}
         current = {fragment.path for fragment in self._source.fragments}
         return {
             path: (_span_text(added.get(path, first), version - 1),)
             for path, version in removed.items()
             if path not in current
         }
-
-    def _commits(self) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Yield the commits that the log still has, the oldest first."""
-        for info in sorted(self._log_files(), key=lambda info: info.base_name):
-            number, _, kind = info.base_name.partition(".")
-            if kind == "json" and number.isdigit():
-                with self._source.filesystem.open_input_stream(info.path) as stream:
-                    lines = stream.read().splitlines()
-                yield int(number), [json.loads(line) for line in lines if line.strip()]
 
     def _log_files(self) -> list[pafs.FileInfo]:
         selector = pafs.FileSelector(posixpath.join(self._source.root, "_delta_log"))
@@ -231,18 +250,11 @@ class DeltaChanges(ChangeableTable):
     def _path_of(self, logged: str) -> str:
         return posixpath.join(self._source.root, unquote(logged))
 
-    def logs_of(self, paths: Collection[str]) -> list[str]:
+    def logs_of(self, history: list[_LoggedFile], paths: Collection[str]) -> list[str]:
         """Return the commits that add such files, and the checkpoints from before their removal."""
-        commits: dict[int, None] = {}
-        removals: dict[str, int] = {}
-        for version, actions in self._commits():
-            for action in actions:
-                for kind, file in action.items():
-                    path = self._path_of(file["path"]) if kind in ("add", "remove") else ""
-                    if kind == "add" and file.get("stats") and path in paths:
-                        commits[version] = None
-                    if kind == "remove":
-                        removals[path] = version
+        told = (file for file in history if file.kind == "add" and file.has_statistics)
+        commits = dict.fromkeys(file.version for file in told if file.path in paths)
+        removals = {file.path: file.version for file in history if file.kind == "remove"}
         # The log no longer says when the other files were removed.
         last_removal = max((removals.get(path, int(self.version)) for path in paths), default=0)
         checkpoints = [

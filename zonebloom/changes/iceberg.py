@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +21,17 @@ from zonebloom.sources.source import Fragment
 from zonebloom.storage.object_store import obstore_handler, path_in
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.partitioning import PartitionField, PartitionKey
     from pyiceberg.table import Table
     from pyiceberg.typedef import Record
+
+
+class _History(NamedTuple):
+    """The manifests of each snapshot, and the files of each manifest: if it is in the snapshot."""
+
+    manifests: dict[str, list[str]]
+    files: dict[str, list[tuple[str, bool]]]
 
 
 class IcebergChanges(ChangeableTable):
@@ -220,32 +228,45 @@ class IcebergChanges(ChangeableTable):
             table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config
         )
 
-    def retained_files(self) -> dict[str, tuple[str, ...]]:
+    def read_history(self) -> _History:
+        """Read each manifest of all snapshots once."""
+        from pyiceberg.manifest import ManifestEntryStatus
+
+        io, snapshots = self._table.io, self._table.metadata.snapshots
+
+        def files_of(manifest: ManifestFile) -> list[tuple[str, bool]]:
+            return [
+                (entry.data_file.file_path, entry.status != ManifestEntryStatus.DELETED)
+                for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
+            ]
+
+        with thread_pool(REMOTE_THREADS) as pool:
+            lists = list(pool.map(lambda snapshot: snapshot.manifests(io), snapshots))
+            manifests = {part.manifest_path: part for part in chain(*lists)}
+            files = dict(zip(manifests, pool.map(files_of, manifests.values()), strict=True))
+        names = {
+            str(snapshot.snapshot_id): [part.manifest_path for part in parts]
+            for snapshot, parts in zip(snapshots, lists, strict=True)
+        }
+        return _History(names, files)
+
+    def retained_files(self, history: _History) -> dict[str, tuple[str, ...]]:
         snapshot_ids: dict[str, list[str]] = {}
-        for snapshot in self._table.metadata.snapshots:
-            for manifest in snapshot.manifests(self._table.io):
-                for entry in manifest.fetch_manifest_entry(self._table.io):
-                    path = self._path(entry.data_file.file_path)
-                    snapshot_ids.setdefault(path, []).append(str(snapshot.snapshot_id))
+        for snapshot_id, manifests in history.manifests.items():
+            for location, is_live in chain(*(history.files[manifest] for manifest in manifests)):
+                if is_live:
+                    snapshot_ids.setdefault(self._path(location), []).append(snapshot_id)
         return {
             path: tuple(numbers)
             for path, numbers in snapshot_ids.items()
             if path not in self._files
         }
 
-    def logs_of(self, paths: Collection[str]) -> list[str]:
-        manifests = {
-            manifest.manifest_path: manifest
-            for snapshot in self._table.metadata.snapshots
-            for manifest in snapshot.manifests(self._table.io)
-        }
+    def logs_of(self, history: _History, paths: Collection[str]) -> list[str]:
         return [
             self._path(location)
-            for location, manifest in sorted(manifests.items())
-            if any(
-                self._path(entry.data_file.file_path) in paths
-                for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=False)
-            )
+            for location, files in sorted(history.files.items())
+            if any(self._path(file) in paths for file, _ in files)
         ]
 
     def purge_calls(self) -> tuple[str, ...]:
@@ -276,15 +297,10 @@ class IcebergChanges(ChangeableTable):
 
     def _reachable(self) -> set[str]:
         """Return the manifest lists, the manifests and the files of all snapshots."""
-        found: set[str] = set()
-        for snapshot in self._table.metadata.snapshots:
-            found.add(snapshot.manifest_list)
-            for manifest in snapshot.manifests(self._table.io):
-                if manifest.manifest_path not in found:
-                    found.add(manifest.manifest_path)
-                    entries = manifest.fetch_manifest_entry(self._table.io)
-                    found |= {entry.data_file.file_path for entry in entries}
-        return found
+        history = self.read_history()
+        lists = {snapshot.manifest_list for snapshot in self._table.metadata.snapshots}
+        files = (path for path, is_live in chain(*history.files.values()) if is_live)
+        return {*lists, *history.files, *files}
 
     def _new_data_file(self, file: WrittenFile) -> DataFile:
         from pyiceberg.io.pyarrow import (

@@ -109,14 +109,8 @@ class ChangeableTable(ABC):
     def _scan(
         self, fragment: Fragment, columns: list[str]
     ) -> Iterator[tuple[np.ndarray, pa.Table]]:
-        scan = plan_scan(
-            self._opened,
-            columns,
-            (None,),
-            fragments=[fragment.path],
-            with_row_address=True,
-            use_scalar_index=False,
-        )
+        opened = self._opened.restricted([fragment.path])
+        scan = plan_scan(opened, columns, (None,), with_row_address=True, use_scalar_index=False)
         for batch in scan.to_batches():
             table = pa.Table.from_batches([batch])
             addresses = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
@@ -146,11 +140,15 @@ class ChangeableTable(ABC):
 
     # Files and logs of older versions
 
-    def retained_files(self) -> dict[str, tuple[str, ...]]:
+    def read_history(self) -> Any:
+        """Read the table's log, for the two methods below."""
+        return ()
+
+    def retained_files(self, history: Any) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, with these versions."""
         return {}
 
-    def logs_of(self, paths: Collection[str]) -> list[str]:
+    def logs_of(self, history: Any, paths: Collection[str]) -> list[str]:
         """Return the files of the table's log that hold statistics of some data files."""
         return []
 

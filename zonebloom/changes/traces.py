@@ -125,13 +125,14 @@ def find_traces(
         for the bytes of texts.
     """
     stored = _stored_files(opened.source.filesystem, opened.source.root)
-    held_by = table.retained_files()
+    history = table.read_history()
+    held_by = table.retained_files(history)
     known = set(known_paths)
     found = _file_traces(opened, stored | set(held_by), held_by, known, test, is_thorough)
     holding = known | {trace.path for trace in found}
     found += [
         Trace("log", path, (), "it has statistics of such a file")
-        for path in table.logs_of(holding)
+        for path in table.logs_of(history, holding)
     ]
     found += _index_traces(opened, holding | set(removed_paths))
     if test is not None and is_thorough:

@@ -71,4 +71,4 @@ def _verified(
 def _scan(
     opened: OpenedDataset, columns: list[str], paths: list[str], filter: object = None
 ) -> Scanner:
-    return plan_scan(opened, columns, (filter,), fragments=paths, use_scalar_index=False)
+    return plan_scan(opened.restricted(paths), columns, (filter,), use_scalar_index=False)

@@ -175,8 +175,12 @@ class Store:
 
     def create_file(self, path: str) -> OutputStream:
         """Create a file of an index, and its folder."""
-        self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+        self.create_folder(posixpath.dirname(path))
         return self.filesystem.open_output_stream(path, compression=None)
+
+    def create_folder(self, path: str) -> None:
+        """Create a folder, unless it exists. Buckets have no folders."""
+        self.filesystem.create_dir(path, recursive=True)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write a whole file. Return False if there is one already.
@@ -424,6 +428,9 @@ class ObjectStore(Store):
                 if all(info.size != 0 for info in infos):
                     return infos
         return super().list_folder(folder, recursive=recursive)
+
+    def create_folder(self, path: str) -> None:
+        """Do nothing: PyArrow would put an object for each folder of the path."""
 
     def is_folder(self, path: str) -> bool:
         bucket = self._bucket(path)
