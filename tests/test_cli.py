@@ -27,9 +27,9 @@ from helpers import ROOT, index_folder
 from pyarrow import csv
 from seams import replace_function
 
+from zonebloom.base.text import text_width
 from zonebloom.cli import main as cli
 from zonebloom.cli import options as cli_options
-from zonebloom.cli import text
 from zonebloom.errors import EngineError
 
 pytest.importorskip("click")
@@ -95,31 +95,16 @@ def start(*arguments: str, path=str(ROOT), stdin=None, **environment):
     )
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("adopt", "advise", "build", "count", "demo", "drop", "erase", "explain", "files"),
-        *("head", "locate", "lookup", "ls", "receipt", "refresh", "schema", "stats", "upsert"),
-        *("vacuum", "validate"),
-    ],
-)
-def test_help_has_an_example_and_the_json_shape(run, command):
-    code, out, _ = run(command, "--help")
-    assert code == 0
-    assert "Example: " in out
-    assert f"zonebloom {command}" in out.partition("Example: ")[2]
-    assert "As JSON:" in out
-
-
-def test_help_lists_every_command(run):
+def test_help_has_an_example_of_every_command_and_its_json_shape(run):
     from zonebloom.cli.commands import zonebloom
 
-    # The test above names every command, so a new command must be added there.
-    assert len(zonebloom.commands) == 20
-    _, out, _ = run("--help")
+    _, listed, _ = run("--help")
     for name in zonebloom.commands:
-        (line,) = (line for line in out.splitlines() if line.split()[:1] == [name])
+        (line,) = (line for line in listed.splitlines() if line.split()[:1] == [name])
         assert not line.endswith("..."), line
+        code, out, _ = run(name, "--help")
+        assert (code, "As JSON:" in out) == (0, True)
+        assert f"zonebloom {name}" in out.partition("Example: ")[2]
 
 
 def test_help_is_quick_and_loads_no_engine():
@@ -189,6 +174,8 @@ def test_a_lookup_without_rows_exits_with_3(run, indexed):
     code, out, _ = run("lookup", str(indexed), "id = -1", "--output", "json")
     assert code == 3
     assert json.loads(out)["rows"] == []
+    _, out, _ = run("lookup", str(indexed), "id > 10", "--columns=id", "--limit=2")
+    assert out.split() == ["id", "11", "12"]
 
 
 def test_lookup_finds_keys_from_options_files_and_stdin(run, indexed, tmp_path):
@@ -201,8 +188,6 @@ def test_lookup_finds_keys_from_options_files_and_stdin(run, indexed, tmp_path):
         "7",
     ]
     assert run("lookup", str(indexed), "--key=day=2013-01-30", "--limit=1")[0] == 0
-    code, out, err = run("lookup", str(indexed), "--key=name")
-    assert (code, out, "give COLUMN=VALUE" in err) == (2, "", True)
 
     keys = tmp_path / "keys.csv"
     keys.write_text("id,why\n70000,a\n-5,b\n42,c\n")
@@ -223,8 +208,6 @@ def test_lookup_finds_keys_from_options_files_and_stdin(run, indexed, tmp_path):
     keys.write_bytes(b"name \xff\n")
     code, _, err = run("lookup", str(indexed), "--keys", str(keys), "--column=name")
     assert (code, "are not UTF-8" in err) == (1, True)
-    for options in (["--column=id"], ["--keys", "nowhere"]):
-        assert run("lookup", str(indexed), *options)[:2] == (2, "")
 
 
 @pytest.mark.parametrize(
@@ -247,11 +230,6 @@ def test_columns_are_named_together_or_one_by_one(run, indexed, options):
     assert run("build", str(indexed), *options)[0] == 0
     out = run("stats", str(indexed), *options, "--output=json")[1]
     assert {index["column"] for index in json.loads(out)["indices"]} == {"name", "id"}
-
-
-def test_a_build_without_columns_is_wrong_usage(run, data):
-    code, out, err = run("build", str(data))
-    assert (code, out, "--column NAME" in err) == (2, "", True)
 
 
 def write_orders(folder):
@@ -299,21 +277,6 @@ def test_several_key_options_find_the_rows_with_these_keys(run, tmp_path, key, h
     assert json.loads(limited)["rows"] == [{"b": row["b"]} for row in expected[:3]]
 
 
-def test_ambiguous_pairs_of_keys_are_refused(run, indexed):
-    for keys in (["id=1", "id=2", "name=a"], ["id=1", "name=a", "id=2", "name=b"]):
-        code, out, err = run("lookup", str(indexed), *(f"--key={key}" for key in keys))
-        assert (code, out) == (2, "")
-        assert "several keys of column 'id' and a key of another column" in err
-
-
-def test_a_repeated_option_is_used_or_refused(run, indexed, tmp_path):
-    (tmp_path / "keys").write_text("1\n")
-    keys = ["--keys", str(tmp_path / "keys"), "--column=id"]
-    for repeated in (keys + keys[:2], [*keys, "--column=name"]):
-        code, out, err = run("lookup", str(indexed), *repeated)
-        assert (code, out, "give it once" in err) == (2, "", True)
-
-
 @pytest.mark.parametrize("arrow_type", [pa.binary(16), pa.uuid(), pa.string()], ids=str)
 def test_uuids_are_keys_whatever_stores_them(run, tmp_path, arrow_type):
     ids = [uuid.UUID(int=number << 64 | 1) for number in range(3)]
@@ -346,17 +309,6 @@ def test_a_lookup_that_prints_no_row_tells_whether_one_matches(run, indexed, opt
     limited_code, out, _ = run("lookup", str(indexed), *options, "--limit=0", "--output=json")
     assert limited_code == code
     assert (json.loads(out)["num_rows"], json.loads(out)["rows"]) == (0, [])
-
-
-def test_limit_cuts_the_rows_of_a_lookup(run, indexed):
-    _, out, _ = run("lookup", str(indexed), "id > 10", "--columns=id", "--limit=2")
-    assert out.split() == ["id", "11", "12"]
-
-
-def test_lookup_works_without_an_index(run, data):
-    code, _, err = run("lookup", str(data), "id = 42")
-    assert code == 0
-    assert "1 row; no index used; read " in err
 
 
 def test_explain_shows_indices_and_zones(run, indexed):
@@ -448,14 +400,6 @@ def test_adopt_covers_renamed_files(run, indexed):
     assert (result["num_files"], len(result["left"])) == (0, 1)
 
 
-def test_validate_and_refresh_need_an_index(run, data):
-    for command in ("validate", "refresh"):
-        code, out, err = run(command, str(data))
-        assert (code, out) == (1, "")
-        assert err.startswith("Error: no index at ")
-        assert "zonebloom build" in err
-
-
 @pytest.mark.parametrize(
     "damage", ["bloomfilter.arrow", "ranges.arrow", "pages.arrow", "global.sbbf"]
 )
@@ -524,7 +468,7 @@ def test_vacuum_deletes_the_files_of_dropped_indices(run, indexed):
     )
     assert "theirs11" in run("vacuum", str(indexed), "--output=json")[1]
     assert len(list(index_folder(indexed).rglob("bloomfilter.arrow"))) == 1
-    assert run("vacuum", str(indexed), "--older-than=week")[0] == 2
+    assert run("vacuum", str(indexed), "--older-than=999999999d")[0] == 0
     assert run("stats", str(indexed))[1].splitlines()[1].startswith("id_idx")
 
 
@@ -615,20 +559,9 @@ def test_a_terminal_shows_commands_on_one_line_so_that_they_can_be_pasted(run, d
     assert set(commands) <= set(in_terminal(*arguments, width=40)[1].splitlines())
 
 
-def test_a_terminal_shows_counts_with_commas(run, indexed):
+def test_a_terminal_shows_what_fits_and_counts_the_rest(run, indexed):
     assert in_terminal("count", str(indexed)) == (0, "90,000\n")
     assert run("count", str(indexed))[1] == "90000\n"
-
-
-def test_an_error_in_a_filter_points_to_the_mistake(run, indexed):
-    code, out, err = run("lookup", str(indexed), "id = 4 AND nme = 'x'")
-    first, filter, carets, *_ = err.splitlines()
-    assert (code, out, first.startswith("Error: ")) == (1, "", True)
-    start = carets.index("^")
-    assert filter[start : start + carets.count("^")] == "nme"
-
-
-def test_a_terminal_shows_what_fits_and_counts_the_rest(indexed):
     code, screen = in_terminal("lookup", str(indexed), "id < 100")
     lines = screen.splitlines()
     assert code == 0
@@ -679,12 +612,6 @@ def test_delta_and_iceberg_tables_open_like_folders(run, tmp_path, kind):
         twin.write_bytes(newest.read_bytes())
         code, _, err = run("count", path)
         assert (code, "only its catalog knows which is current" in err) == (1, True)
-
-
-def test_stats_without_an_index_suggests_a_build(run, data):
-    code, out, err = run("stats", str(data))
-    assert (code, out) == (0, "")
-    assert "zonebloom build" in err
 
 
 def test_stats_lists_filters_in_the_files(run, tmp_path):
@@ -743,6 +670,8 @@ def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
         (["build", "DATA", "--column=tags"], "cannot be indexed", 1),
         (["build", "DATA", "--column=id", "--probability=2"], "probability", 1),
         (["stats", "DATA", "--name=nothing"], "there is no index 'nothing'", 1),
+        (["validate", "DATA"], "zonebloom build", 1),
+        (["refresh", "DATA"], "zonebloom build", 1),
     ],
 )
 def test_an_error_prints_a_message_and_exits_with_1(run, data, arguments, message, num_lines):
@@ -754,25 +683,33 @@ def test_an_error_prints_a_message_and_exits_with_1(run, data, arguments, messag
     assert message in err
 
 
-@pytest.mark.parametrize("arguments", [["lookup"], ["nothing"], ["demo", "--spark=fast"]])
-def test_wrong_usage_exits_with_2(run, arguments):
-    code, out, err = run(*arguments)
-    assert (code, out) == (2, "")
-    assert "Error:" in err
-
-
 @pytest.mark.parametrize(
-    ("arguments", "nearest"),
+    ("arguments", "words"),
     [
+        (["lookup"], "Error:"),
+        (["lookup", "data", "--column=id"], "Error:"),
+        (["lookup", "data", "--keys", "nowhere"], "Error:"),
+        (["lookup", "data", "--key=name"], "give COLUMN=VALUE"),
+        (["lookup", "data", "--keys=-", "--column=id", "--column=name"], "give it once"),
+        (["lookup", "data", "--keys=-", "--column=id", "--keys=-"], "give it once"),
+        (["lookup", "data", "--key=id=1", "--key=id=2", "--key=name=a"], "several keys of column"),
+        (["build", "data"], "--column NAME"),
+        (["vacuum", "data", "--older-than=week"], "is not a time"),
+        (["vacuum", "data", "--older-than=9999999999d"], "is not a time"),
+        (["demo", "--spark=fast"], "Error:"),
+        # The nearest command or option is suggested.
         (["lokup", "data"], "lookup"),
         (["stats", "data", "--colum=id"], "--column"),
         (["build", "data", "--sprak"], "--spark"),
     ],
 )
-def test_a_mistyped_command_or_option_suggests_the_nearest(run, arguments, nearest):
+def test_wrong_usage_exits_with_2(run, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    write_file(tmp_path / "data", 0)
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
-    assert "ean" in err and nearest in err.rpartition("ean")[2]
+    assert words in err.partition("Error:")[2] or words == "Error:" in err
 
 
 def test_the_version_is_that_of_the_package(run):
@@ -804,16 +741,6 @@ def test_a_closed_pipe_prints_no_error(indexed):
     with process.stderr as stderr:
         assert stderr.read() == ""
     assert process.wait(30) == 141
-
-
-def test_an_interrupted_demo_exits_with_130(tmp_path):
-    process = start("demo", "--path", str(tmp_path))
-    assert "writing" in process.stderr.readline()
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert err.strip() == "interrupted; nothing is left half done"
 
 
 @pytest.mark.parametrize("slow", ["numpy", "pyarrow", "click"])
@@ -854,34 +781,6 @@ def test_an_interrupted_build_leaves_no_files_and_the_next_one_works(run, tmp_pa
     assert run("lookup", str(folder), "id = 3999999", "--columns=text")[1] == "text\n3999999\n"
 
 
-def test_text_cells_are_cut_and_escaped():
-    table = pa.table({"a": ["\x1b[31mred\n", "城" * 30, "x" * 41, None], "b": [1, 20, 300, None]})
-    lines = text.rows_text(table).splitlines()
-    assert lines[1].split() == ["\\x1b[31mred\\n", "1"]
-    assert lines[2].split() == ["城" * 19 + "…", "20"]
-    assert lines[3].split() == ["x" * 39 + "…", "300"]
-    assert lines[4].split() == ["-", "-"]
-
-
-def test_json_replaces_values_that_it_cannot_express():
-    values = [float("inf"), float("nan"), 1.5, 2**70, datetime.time(1, 2), (b"a", {1: None})]
-    assert text.to_json_value(values) == [None, None, 1.5, 2**70, "01:02:00", ["YQ==", {"1": None}]]
-
-
-def test_row_dicts_keep_nanoseconds():
-    table = pa.table(
-        {
-            "at": pa.array([1, None], pa.timestamp("ns")),
-            "time": pa.array([1, None], pa.time64("ns")),
-            "took": pa.array([1, None], pa.duration("ns")),
-        }
-    )
-    assert text.row_dicts(table) == [
-        {"at": "1970-01-01T00:00:00.000000001", "time": "00:00:00.000000001", "took": 1},
-        {"at": None, "time": None, "took": None},
-    ]
-
-
 FAR = 2**62
 UNUSUAL_VALUES = {
     "uuid": (pa.array([b"a" * 16, None], pa.uuid()), f"{'61' * 4}-6161-6161-6161-{'61' * 6}"),
@@ -893,6 +792,10 @@ UNUSUAL_VALUES = {
         "<value out of range: 2147483647>",
     ),
     "far_time": (pa.array([FAR, None], pa.timestamp("us")), f"<value out of range: {FAR}>"),
+    "time_ns": (pa.array([1, None], pa.time64("ns")), "00:00:00.000000001"),
+    "duration_ns": (pa.array([1, None], pa.duration("ns")), 1),
+    "control": (pa.array(["\x1b[31mred", None]), "\x1b[31mred"),
+    "wide": (pa.array(["\u57ce" * 30, None]), "\u57ce" * 30),
     "zone": (pa.array([1, None], pa.timestamp("us", "No/Where")), "1970-01-01 00:00:00.000001Z"),
     "zone_ns": (pa.array([1, None], pa.timestamp("ns", "No/Where")), None),
     "nested": (pa.array([[FAR], None], pa.list_(pa.timestamp("us"))), None),
@@ -909,6 +812,10 @@ def test_values_that_python_cannot_express_are_printed(tmp_path, capsys, name):
     for output in ["text", "json", "jsonl", "csv"]:
         assert cli.main(["head", path, "--output", output]) == 0
         printed = capsys.readouterr().out
+        if output == "text":
+            # Control characters are escaped, and long cells are cut.
+            assert printed.replace("\n", "").isprintable()
+            assert max(map(text_width, printed.splitlines())) < 50
         if output == "jsonl":
             first, null = map(json.loads, printed.splitlines())
             assert null == {"id": 2, "value": None}
@@ -916,7 +823,8 @@ def test_values_that_python_cannot_express_are_printed(tmp_path, capsys, name):
         if output == "csv":
             options = csv.ConvertOptions(column_types={"value": pa.string()})
             written = csv.read_csv(pa.BufferReader(printed.encode()), convert_options=options)
-            assert written["value"][0].as_py() == expected if expected else written.num_rows == 2
+            value = written["value"][0].as_py()
+            assert value == str(expected) if expected else written.num_rows == 2
 
 
 def test_an_output_never_replaces_a_pipe_or_a_link(data, tmp_path):
@@ -948,13 +856,6 @@ def test_streams_may_be_closed(data, closed):
     assert run.returncode == 0
     assert run.stdout.split() == ([] if closed == "stdout" else ["id", "5"])
     assert "Traceback" not in run.stderr
-
-
-def test_a_vacuum_of_any_age_is_possible(data, capsys):
-    assert cli.main(["build", str(data), "--column", "id"]) == 0
-    assert cli.main(["vacuum", str(data), "--older-than", "999999999d"]) == 0
-    assert cli.main(["vacuum", str(data), "--older-than", "9999999999d"]) == 2
-    assert "is not a time" in capsys.readouterr().err
 
 
 def test_spark_builds_only_if_it_is_asked_for(monkeypatch, data, run):

@@ -168,6 +168,8 @@ WIDE = [
     "id + 0 = 42",
     "upper(s) = 'KEY 42'",
     "CASE WHEN id IS NULL THEN plain = 1 ELSE id = 42 END",
+    "f = 'nan'",
+    "f IN (10.5, 'nan')",
 ]
 
 
@@ -210,10 +212,6 @@ class TestDuckDB(SqlEngine):
         _, num_bytes = run_and_count(counting, lambda: self.assert_same(con, query))
         assert num_bytes < size / 3
 
-    def test_nan_equals_nan_as_in_duckdb(self, con):
-        assert self.assert_same(con, "SELECT row FROM {} WHERE f = 'nan'")
-        assert self.assert_same(con, "SELECT row FROM {} WHERE f IN (10.5, 'nan')")
-
     def test_prepared_parameters_use_the_index(self, con, counting, size):
         for parameters, divisor in [([42], 6), ([4242], 6), ([-1], 1000), ([None], 1000)]:
             query = partial(self.assert_same, con, "SELECT * FROM {} WHERE id = ?", parameters)
@@ -245,19 +243,6 @@ class TestDuckDB(SqlEngine):
         import duckdb
 
         assert duckdb.sql("SELECT row FROM rows WHERE id = 42").fetchall()
-
-    def test_errors_name_the_file(self, folder, tmp_path):
-        import duckdb
-
-        e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
-        ds = zb.dataset(tmp_path / "t")
-        e2e.build(ds, "id", number_of_items=ZONE)
-        dataset = ds
-        (tmp_path / "t" / "part-000.parquet").unlink()
-        with pytest.raises(duckdb.Error, match="part-000"):
-            duckdb.sql("SELECT * FROM dataset WHERE id = 42").fetchall()
-        with pytest.raises(zb.errors.SourceError, match="part-000"):
-            dataset.to_table(filter=F("id") == 42)
 
 
 class TestIbis:
@@ -450,10 +435,6 @@ class TestPyArrow:
         assert num_rows == COUNT
         assert num_bytes < size / 3
 
-    def test_a_scanner_reads_again(self, rows):
-        scanner = rows.scanner(filter=F("id") == 42)
-        assert [scanner.to_table().num_rows for _ in range(2)] == [1, 1]
-
     @pytest.mark.parametrize("few", ["id IN (42, 4242)", [("id", "in", [42, 4242])]], ids=str)
     def test_filter_takes_filters_of_any_language(self, rows, plain, few):
         expected = plain.to_table(filter=F("id").isin([42, 4242]))
@@ -624,15 +605,6 @@ class TestPyArrow:
 class TestStates:
     """Datasets over other sources, and datasets whose files change."""
 
-    def test_a_table_in_memory_is_scanned(self):
-        rows = table(0)
-        ds = zb.dataset(rows)
-        e2e.build(ds, "id", number_of_items=ZONE)
-        arrow = ds
-        for filter in (F("id") == 42, F("id").is_null(), F("plain") == 3):
-            assert e2e.same_tables(arrow.to_table(filter=filter), rows.filter(filter))
-        assert e2e.same_tables(arrow.to_table(), rows)
-
     def test_partitions_are_filtered(self, tmp_path):
         rows = pa.concat_tables([table(0), table(ROWS)])
         partitioning = pads.partitioning(pa.schema([("plain", pa.int64())]), flavor="hive")
@@ -669,87 +641,6 @@ class TestStates:
         (fragment,) = fragments
         assert fragment._opened is opened
         assert fragment.count_rows(filter=F("id") == 42) == 1
-
-    def test_relative_folders_of_a_list_keep_their_place(self, tmp_path, monkeypatch):
-        e2e.write_files(tmp_path / "t", [table(0)])
-        monkeypatch.chdir(tmp_path)
-        ds = zb.dataset(["t"], filesystem=pafs.LocalFileSystem())
-        (tmp_path / "other").mkdir()
-        monkeypatch.chdir(tmp_path / "other")
-        ds.refresh()
-        assert ds.count_rows() == ROWS
-
-    @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-    def test_delta_and_iceberg_tables_are_scanned(self, tmp_path, kind):
-        """Compare rows and locations of keys with the library of the table, after a delete."""
-        duckdb = pytest.importorskip("duckdb")
-        rows = table(0).select(["id", "s", "ts", "dec"])
-        rows = rows.append_column("part", pa.array([row % 3 for row in range(ROWS)], pa.int64()))
-        if kind == "delta":
-            deltalake = pytest.importorskip("deltalake")
-            path = str(tmp_path / "t")
-            deltalake.write_deltalake(path, rows, partition_by=["part"])
-            more = rows.slice(5, 50).append_column("new", pa.array(range(50)))
-            deltalake.write_deltalake(path, more, mode="append", schema_mode="merge")
-            source = deltalake.DeltaTable(path)
-            source.delete("id = 77")
-            library = source.to_pyarrow_table()
-        else:
-            sql = pytest.importorskip("pyiceberg.catalog.sql")
-            catalog = sql.SqlCatalog(
-                "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}"
-            )
-            catalog.create_namespace("n")
-            source = catalog.create_table("n.t", schema=rows.schema)
-            for part in (rows, rows.slice(5, 50)):
-                source.append(part)
-            source.delete("id = 77")
-            library = source.scan().to_arrow()
-        ds = zb.dataset(source)
-        for column in ("id", "s"):
-            e2e.build(ds, column, number_of_items=ZONE)
-        con = duckdb.connect()
-        con.register("rows", ds)
-        con.register("library", library)
-        for condition in [
-            *NARROW[:6],
-            "s = 'key 42'",
-            "part = 1 AND id < 50",
-            "id IS NULL",
-            "true",
-        ]:
-            if "plain" in condition:
-                continue
-            query = f"SELECT id, s, ts, dec, part FROM {{}} WHERE {condition}"
-            result, expected = (
-                con.execute(query.format(name)).fetchall() for name in ("rows", "library")
-            )
-            assert sorted_reprs(result) == sorted_reprs(expected)
-        keys = pa.table({"id": [42, 77, -1], "s": ["key 42", "key 77", "key -1"]})
-        for names in ("id", ["id", "s"]):
-            locations = ds.locate(names, keys["id"] if names == "id" else keys)
-            counts = (
-                locations.group_by("key_index").aggregate([("row", "count")]).sort_by("key_index")
-            )
-            assert counts["row_count"].to_pylist() == [
-                pc.sum(pc.equal(library["id"], key)).as_py() or 0 for key in (42, 77, -1)
-            ]
-            counts_by_file = {
-                row["path"]: row["num_rows"]
-                for row in ds.files_with_keys(
-                    names, keys["id"] if names == "id" else keys
-                ).to_pylist()
-            }
-            assert (
-                sum(counts_by_file.values())
-                == locations["row"].length() - locations["row"].null_count
-            )
-            for path, row in zip(
-                locations["path"].to_pylist(), locations["row"].to_pylist(), strict=True
-            ):
-                assert (
-                    path is None or pq.read_table(path, partitioning=None)["id"][row].as_py() == 42
-                )
 
 
 class TestLeaves:
