@@ -8,7 +8,6 @@ import operator
 import random
 import sys
 import uuid
-import warnings
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +25,7 @@ from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import lazy_frame as module
-from zonebloom.errors import FilterError, StaleIndexWarning
+from zonebloom.errors import FilterError
 
 ROWS = 240
 ZONE = 24
@@ -305,13 +304,6 @@ def test_only_kept_rows_and_columns_are_read(fresh, reads):
     assert stats.rows_read == ZONE
 
 
-def test_a_filter_after_a_limit_prunes_nothing(fresh):
-    def query(lf):
-        return lf.head(10).filter(pl.col("row") == 300)
-
-    assert check(query(scan(fresh)), query(scan_natively(fresh))).height == 0
-
-
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 def test_queries_on_top_return_the_rows_of_polars(fresh, engine):
     key_frame = pl.LazyFrame({"row": [300, 5, 5, 9999], "k": [1, 2, 3, 4]})
@@ -369,58 +361,6 @@ def test_sinks_write_the_rows_of_polars(fresh, tmp_path):
     assert_frame_equal(pl.concat(batches), scan_natively(fresh).filter(query).collect())
 
 
-def test_one_scan_serves_many_filters_and_changed_files(tmp_path):
-    for number in range(2):
-        write(tmp_path, number, rows(number, number * ROWS))
-    ds = zb.dataset(tmp_path)
-    e2e.build(ds, "row", number_of_items=ZONE)
-    lf, key = ds.to_polars(), pl.col("row") == 300
-    assert lf.filter(key).collect()["row"].to_list() == [300]
-    for number in range(0, 480, 40):
-        assert lf.filter(pl.col("row") == number).collect().height == 1
-    # Between two runs of the same query, one file gets a matching row, and another is deleted.
-    write(tmp_path, 0, rows(0, 300))
-    e2e.touch_later(tmp_path / "part-0.parquet")
-    with pytest.warns(StaleIndexWarning, match="part-0.parquet"):
-        result = lf.filter(key).collect()
-    assert_frame_equal(result, scan_natively(tmp_path).filter(key).collect())
-    assert result["row"].to_list() == [300, 300]
-    (tmp_path / "part-1.parquet").unlink()
-    with pytest.raises(Exception, match=r"part-1\.parquet is gone"):
-        lf.filter(key).collect()
-    ds.refresh()
-    with pytest.warns(StaleIndexWarning, match=r"part-0\.parquet"):
-        assert lf.filter(key).collect()["row"].to_list() == [300]
-
-
-def test_a_file_rewritten_between_plan_and_read_returns_its_new_rows(tmp_path, monkeypatch):
-    write(tmp_path, 0, rows(0, 0))
-    ds = zb.dataset(tmp_path)
-    e2e.build(ds, "row", number_of_items=ZONE)
-    real_execution = module.Execution
-
-    def rewrite_file_and_execute(*arguments):
-        write(tmp_path, 0, rows(0, 1000))
-        e2e.touch_later(tmp_path / "part-0.parquet")
-        replace_function(monkeypatch, module, "Execution", real_execution)
-        return real_execution(*arguments)
-
-    replace_function(monkeypatch, module, "Execution", rewrite_file_and_execute)
-    result = ds.to_polars().filter(pl.col("row").is_in([5, 1005])).collect()
-    assert result["row"].to_list() == [1005]
-
-
-def test_indexed_and_unindexed_fragments_keep_their_order(lake):
-    expression = pl.col("i64") == 5
-    with pytest.warns(StaleIndexWarning, match=r"part-2.parquet.*part-4.parquet"):
-        result = check(scan(lake).filter(expression), scan_natively(lake).filter(expression))
-    assert result["row"].is_sorted()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", StaleIndexWarning)
-        query = scan(lake).filter(pl.col("row").is_in([30, 800]))
-        assert query.select("row").collect().to_series().to_list() == [30, 800]
-
-
 def test_files_with_other_columns_and_types_are_read(tmp_path):
     """Use the schema of the first file, as datasets of pyarrow do."""
     pq.write_table(pa.table({"id": pa.array([1, 2]), "s": ["a", "b"]}), tmp_path / "0.parquet")
@@ -433,28 +373,6 @@ def test_files_with_other_columns_and_types_are_read(tmp_path):
         e2e.build(ds, "s")
     key = pl.col("s") == "c"
     assert_frame_equal(ds.to_polars().filter(key).collect(), expected.filter(key))
-
-
-def test_partition_columns_are_filtered(tmp_path):
-    for year in (2020, 2021):
-        folder = tmp_path / f"year={year}" / "note=a%20b"
-        folder.mkdir(parents=True)
-        e2e.write_files(folder, [pa.table({"id": [year, 1], "s": [f"{year}", "x"]})])
-    partitioning = pads.partitioning(
-        pa.schema({"year": pa.int64(), "note": pa.string()}), flavor="hive"
-    )
-    ds = zb.dataset(pads.dataset(tmp_path, partitioning=partitioning))
-    e2e.build(ds, "id")
-    theirs = pl.scan_parquet(str(tmp_path / "**" / "*.parquet"), hive_partitioning=True)
-    for expression in (
-        pl.col("id") == 2021,
-        pl.col("year") == 2021,
-        (pl.col("year") == 2021) & (pl.col("id") == 1),
-        (pl.col("note") == "a b") & (pl.col("id") == 2020),
-        pl.lit(True),
-    ):
-        result = check(ds.to_polars().filter(expression), theirs.filter(expression))
-        assert result.height > 0
 
 
 def test_tables_in_memory_and_other_formats_are_scanned(tmp_path, reads):
@@ -601,7 +519,7 @@ def test_an_error_of_a_file_names_it(tmp_path):
 def test_partition_columns_have_the_types_of_a_table(tmp_path):
     """A comparison of a text with a date or a number is refused by Polars, and never empty."""
     for day, n in (("2025-02-26", "1"), ("2025-02-27", "99999999999")):
-        folder = tmp_path / f"day={day}" / f"n={n}"
+        folder = tmp_path / f"day={day}" / f"n={n}" / "note=a%20b"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"id": [1]}), folder / "0.parquet")
     ds, day = zb.dataset(tmp_path), dt.date(2025, 2, 26)
@@ -610,11 +528,13 @@ def test_partition_columns_have_the_types_of_a_table(tmp_path):
         with pytest.raises(pl.exceptions.PolarsError, match="cannot"):
             ds.to_polars().filter(key).collect()
     partitioning = pads.partitioning(
-        pa.schema({"day": pa.date32(), "n": pa.int64()}), flavor="hive"
+        pa.schema({"day": pa.date32(), "n": pa.int64(), "note": pa.string()}), flavor="hive"
     )
     ds = zb.dataset(tmp_path, partitioning=partitioning)
+    e2e.build(ds, "id")
     theirs = pl.scan_parquet(str(tmp_path / "**" / "*.parquet"), hive_partitioning=True)
-    for key in (pl.col("day") == day, pl.col("n") > 1):
+    of_day = (pl.col("day") == day) & (pl.col("note") == "a b") & (pl.col("id") == 1)
+    for key in (pl.col("day") == day, pl.col("n") > 1, of_day):
         assert check(ds.to_polars().filter(key), theirs.filter(key)).height == 1
 
 
@@ -679,31 +599,6 @@ def test_older_versions_are_refused(fresh, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars.io.plugins", None)
     with pytest.raises(zb.errors.MissingDependency, match=r"needs Polars 2\.1 or newer"):
         scan(fresh)
-
-
-def test_a_dataset_accepts_filters_of_polars(fresh):
-    ds = zb.dataset(fresh)
-    expressions = [
-        pl.col("row") == 300,
-        pl.col("f64") == NAN,
-        pl.col("s").is_in(["a", None], nulls_equal=True),
-        (pl.col("row") == 300) | (pl.col("f32") > 1e30),
-        pl.col("st").struct.field("x") == 5,
-        pl.col("cat") == "a",
-        pl.col("s").str.contains("a") & (pl.col("row") > 5),
-        pl.col("b"),
-        pl.lit(False),
-    ]
-    for expression in expressions:
-        expected = scan_natively(fresh).filter(expression).collect()["row"].to_list()
-        assert ds.to_table(filter=expression)["row"].to_pylist() == expected
-        assert ds.count_rows(filter=expression) == len(expected)
-        assert ds.to_table(["s"], filter=expression).num_rows == len(expected)
-    assert "row_idx on row: 1 of 30 zones kept" in ds.scanner(filter=expressions[0]).explain_plan()
-    with pytest.raises(FilterError, match="collect first"):
-        ds.to_table(filter=pl.col("row") == pl.col("row").max())
-    with pytest.raises(FilterError, match="zz"):
-        ds.to_table(filter=pl.col("zz") == 5)
 
 
 def test_a_filter_that_keeps_many_zones_becomes_a_scan_of_polars(fresh, reads):
