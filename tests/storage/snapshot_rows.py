@@ -28,15 +28,6 @@ def in_order(table: pa.Table) -> list[dict]:
     return sorted(table.to_pylist(), key=repr)
 
 
-def check_addresses(ds) -> None:
-    """Take the rows of a candidate zone by their addresses."""
-    ranges = ds.search("id = 50000").to_table()
-    base = ranges["fragment_id"][0].as_py() << 32
-    addresses = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
-    ids = ds.take_rows(base | addresses, columns=["id"])["id"].to_pylist()
-    assert 50_000 in ids and len(ids) == addresses.size
-
-
 # Each check compares a table with an integer column "id" of distinct values to rows in memory.
 # ``sought`` are ids of present rows, of deleted rows, and ids that never existed.
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from seams import replace_function
-from storage.delta_by_hand import MappedTable, add, commit, deletion_vector, metadata, protocol
-from storage.snapshot_rows import check_reads, in_order, rows
+from storage.delta_by_hand import MappedTable, add, commit, metadata, protocol
+from storage.snapshot_rows import check_reads, in_order
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -20,7 +20,7 @@ from zonebloom.errors import (
 )
 
 pytest.importorskip("deltalake")
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 SMALL = {"row_group_size": 64, "max_rows_per_page": 16, "write_page_index": True}
 SOUGHT = [3, 40, 41, 170, 999_999]
@@ -226,23 +226,6 @@ def test_partition_columns_have_physical_names(path):
     assert located["row"].to_pylist() == [None, 6]
 
 
-def test_deletion_vectors_hide_rows_without_column_mapping(path):
-    write_deltalake(path, rows(0, 100))
-    zb.dataset(DeltaTable(path)).create_scalar_index("id", number_of_items=16)
-    commit(path, protocol("deletionVectors"))
-    # A table may list the feature without any deletion vector.
-    assert not zb.dataset(DeltaTable(path)).opened.source.has_views
-    [file] = (uri.rpartition("/")[2] for uri in DeltaTable(path).file_uris())
-    commit(
-        path,
-        {"remove": {"path": file, "deletionTimestamp": 1, "dataChange": True}},
-        add(path / file, file, deletionVector=deletion_vector([1, 99]), stats='{"numRecords":100}'),
-    )
-    ds = open_table(path)
-    check_reads(ds, theirs(path), [3, 5, 70, 200])
-    assert zb.dataset(DeltaTable(path, version=1)).count_rows() == 100
-
-
 def test_files_without_field_ids_raise_in_id_mode(path):
     path.mkdir()
     pq.write_table(pa.table({"id": [1, 2, 3]}), path / "a.parquet")
@@ -256,22 +239,6 @@ def test_files_without_field_ids_raise_in_id_mode(path):
     )
     with pytest.raises(FragmentUnreadable, match="no field ids"):
         zb.dataset(DeltaTable(path)).to_table()
-
-
-def test_a_mapping_that_renamed_nothing_needs_no_view(path):
-    path.mkdir()
-    pq.write_table(pa.table({"id": [1, 2, 3]}), path / "a.parquet")
-    inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "id"}
-    fields = [{"name": "id", "type": "long", "nullable": True, "metadata": inner}]
-    commit(
-        path,
-        protocol("columnMapping"),
-        metadata(fields, **{"delta.columnMapping.mode": "name"}),
-        add(path / "a.parquet", "a.parquet"),
-    )
-    ds = zb.dataset(DeltaTable(path))
-    assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
-    assert not ds.opened.source.has_views
 
 
 def test_row_groups_that_only_pyarrow_reads_have_the_tables_names(mapped, monkeypatch):

@@ -1,4 +1,4 @@
-"""Test counted reads and file identities."""
+"""Test file systems that count reads, and file identities."""
 
 from __future__ import annotations
 
@@ -14,27 +14,6 @@ from zonebloom.storage.files import FileIdentity, ReadCounter, counting_filesyst
 from zonebloom.storage.store import ObjectStore, Store, identities, store_of
 
 LOCAL = pafs.LocalFileSystem()
-
-
-def test_every_kind_of_read_is_counted(tmp_path: Path):
-    path = tmp_path / "data"
-    path.write_bytes(bytes(range(200)))
-    counter = ReadCounter()
-    filesystem = counting_filesystem(LOCAL, counter)
-    with filesystem.open_input_file(str(path)) as file:
-        assert file.size() == 200
-        assert file.read(10) == bytes(range(10))
-        assert (counter.num_bytes, counter.num_requests) == (10, 1)
-        assert file.read_at(20, 100) == bytes(range(100, 120))
-        assert file.read_buffer(5).size == 5
-        assert counter.num_bytes == 35
-        file.seek(190)
-        assert file.read() == bytes(range(190, 200))
-        assert counter.num_bytes == 45
-    with filesystem.open_input_stream(str(path)) as stream:
-        assert stream.read() == bytes(range(200))
-    assert counter.num_bytes == 245
-    assert repr(counter) == f"<ReadCounter 245 bytes in {counter.num_requests} reads>"
 
 
 def test_counted_file_system_lists_and_refuses_to_write(tmp_path: Path):

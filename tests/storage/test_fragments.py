@@ -135,6 +135,11 @@ def test_objects_that_are_no_dataset_raise(source: object):
     assert isinstance(caught.value, OSError)
 
 
+def test_an_open_dataset_is_refused(folder: Path):
+    with pytest.raises(errors.InvalidArgument, match="open already"):
+        zb.dataset(zb.dataset(folder))
+
+
 def test_dataset_in_memory_raises_with_advice():
     with pytest.raises(errors.SourceError, match="InMemoryDataset does not consist of files"):
         zb.dataset(pads.dataset(pa.table({"a": [1]})))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime
 import os
-import uuid
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from storage.snapshot_rows import ROWS, check_addresses, in_order, rows
+from storage.snapshot_rows import ROWS, in_order, rows
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -88,20 +87,6 @@ def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
     assert "2 skipped" in ds.scanner(filter="id = 50000").explain_plan()
     assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
     assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
-
-
-def test_rows_are_taken_by_address(indexed):
-    check_addresses(zb.dataset(indexed))
-
-
-def test_appended_files_are_read_whole_until_indexed(indexed):
-    indexed.append(rows(3))
-    ds = zb.dataset(indexed)
-    with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
-        assert ds.to_table(filter="id = 130000").num_rows == 1
-    assert ds.to_table(filter="id = 50000").num_rows == 1
-    ds.create_scalar_index(["id", "key"])
-    assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
 
 
 def test_files_removed_from_the_table_are_not_read(indexed):
@@ -232,17 +217,6 @@ def test_a_floating_partition_value_is_not_trusted(catalog):
 # Schemas that changed
 
 
-def test_columns_added_later_are_null_in_older_files(indexed):
-    with indexed.update_schema() as update:
-        update.add_column("new", StringType())
-    indexed.append(rows(3).append_column("new", pa.array([f"n{i}" for i in range(ROWS)])))
-    zb.dataset(indexed).create_scalar_index(["id", "key", "new"])
-    assert same_rows(indexed, pc.field("new") == "n77", "new = 'n77'") == 1
-    null = pc.field("new").is_null() & (pc.field("id") == 7)
-    assert same_rows(indexed, null, "new IS NULL AND id = 7") == 1
-    assert same_rows(indexed, pc.field("new").is_null(), "new IS NULL") == 3 * ROWS
-
-
 def test_widened_columns_are_read_and_indexed(catalog):
     def data(first, *, wide):
         numbers = range(first, first + 50)
@@ -280,15 +254,6 @@ def test_an_index_is_not_used_after_its_column_is_widened(catalog):
         assert zb.dataset(table).to_table(filter="i = 5").to_pylist() == [{"i": 5}]
 
 
-def test_columns_may_have_another_order(indexed):
-    with indexed.update_schema() as update:
-        update.move_first("x")
-    indexed.append(rows(3).select(["x", "id", "key", "part"]))
-    zb.dataset(indexed).create_scalar_index("id")
-    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
-    assert same_rows(indexed, pc.field("id") == 120_000, "id = 120000") == 1
-
-
 def test_struct_fields_that_were_added_later_are_null_in_older_files(catalog):
     data = pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]})
     table = catalog.create_table("n.t", schema=data.schema)
@@ -301,13 +266,3 @@ def test_struct_fields_that_were_added_later_are_null_in_older_files(catalog):
         assert same_rows(table, pc.field("id") == number, f"id = {number}") == 1
         assert same_rows(table, pc.field("s", "a") == number, f"s.a = {number}") == 1
     assert same_rows(table, pc.field("s", "b") == "x", "s.b = 'x'") == 1
-
-
-def test_an_index_outside_the_table(catalog, tmp_path):
-    table = catalog.create_table("n.t", schema=rows(0, 1).schema)
-    table.append(rows(0))
-    folder = str(tmp_path / str(uuid.uuid4()))
-    zb.dataset(table, index_dir=folder).create_scalar_index("id")
-    ds = zb.dataset(table, index_dir=folder)
-    assert ds.count_rows(filter="id = 7") == 1
-    assert ds.describe_indices()[0].num_fragments_indexed == 1

@@ -23,7 +23,6 @@ import zonebloom as zb
 from zonebloom.errors import (
     FragmentUnreadable,
     IndexNotUsedWarning,
-    InvalidArgument,
     SourceError,
     StaleIndexWarning,
 )
@@ -32,7 +31,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
-from pyiceberg.types import IntegerType, LongType, StringType
+from pyiceberg.types import IntegerType, StringType
 from pyroaring import BitMap64
 from seams import replace_function
 from storage.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
@@ -129,18 +128,6 @@ def test_renamed_columns_keep_their_values_and_index(table):
         ds = check(table)
     assert ds.optimize.optimize_indices(spark=False)[0].fragments_added == 1
     assert ds.count_rows("name IN ('key 41', 'key 401')") == 2
-
-
-def test_columns_that_swap_names_keep_their_values_and_index(table):
-    with table.update_schema() as update:
-        update.rename_column("key", "?")
-        update.rename_column("part", "key")
-    with table.update_schema() as update:
-        update.rename_column("?", "part")
-    ds = check(table)
-    assert ds.count_rows("key = 'p 1'") == 133
-    assert not ds.scanner(filter="key = 'p 1'").plan().indices
-    assert ds.scanner(filter="part = 'key 41'").plan().indices[0].kept_zones == 1
 
 
 def test_a_column_that_is_dropped_and_added_again_is_another_column(table):
@@ -409,24 +396,6 @@ def test_equality_deletes_hide_rows(table, tmp_path):
     check(table, without(want, 41))
 
 
-def test_equality_deletes_follow_changed_columns(table, tmp_path):
-    """Equality deletes compare a column that was renamed, dropped, or is not in older files."""
-    everything = pa.concat_tables([data(0), data(200)])
-    with table.update_schema() as update:
-        update.rename_column("key", "name")
-        update.add_column("new", LongType())
-    delete_equal(table, tmp_path, {"name": ["key 41"]})
-    want = without(everything, 41).rename_columns(["id", "name", "part", "x", "s", "l"])
-    want = want.append_column("new", pa.nulls(want.num_rows, pa.int64()))
-    check(table, want)
-    with table.update_schema() as update:
-        update.delete_column("name")
-    check(table, want.drop("name"))
-    delete_equal(table, tmp_path, {"new": [None], "id": [40]})
-    delete_equal(table, tmp_path, {"new": [1], "id": [39]})
-    check(table, without(want, 40).drop("name"))
-
-
 def test_equality_deletes_compare_floats_as_java_does(catalog, tmp_path):
     """Floats compare as in Java: NaN equals NaN, and 0.0 differs from -0.0."""
     values = [0.0, -0.0, math.nan, 1.5, None]
@@ -481,16 +450,6 @@ def test_a_column_that_became_a_partition_later_keeps_its_index(catalog, tmp_pat
     ds.optimize.optimize_indices()
     assert "id_idx" in ds.scanner(filter="id = 3").explain_plan()
     check(new_table, pa.concat_tables([data(0), later]), [3, 40, 201, 999_999])
-
-
-def test_deleted_rows_are_not_taken(table, tmp_path):
-    ds = zb.dataset(table)
-    [base] = (row["fragment_id"] << 32 for row in ds.locate("id", [41]).to_pylist())
-    delete_equal(table, tmp_path, {"id": [41]})
-    ds = zb.dataset(table)
-    assert ds.take_rows([base + 40, base + 42])["id"].to_pylist() == [40, 42]
-    with pytest.raises(InvalidArgument, match="table has deleted it"):
-        ds.take_rows([base + 41])
 
 
 def test_unsupported_tables_raise(table, tmp_path):

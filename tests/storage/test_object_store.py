@@ -203,16 +203,6 @@ def test_a_name_with_brackets_is_taken_before_a_pattern(s3):
     assert sorted(names("lake/names/*.parquet")) == ["*", "a1", "a[1]"]
 
 
-def test_object_replaced_between_plan_and_read_is_read_whole(indexed, s3):
-    scanner = indexed.scanner(filter=f"id = {ROWS + 5}")
-    plan = scanner.plan()
-    scanner = scanner.planned(plan)
-    # The file has the same rows in another order, so the plan's row ranges are wrong for it.
-    part = table(1).sort_by("id")
-    pq.write_table(part, "lake/data/part-1.parquet", filesystem=s3, use_dictionary=False)
-    assert scanner.to_table()["id"].to_pylist() == [ROWS + 5]
-
-
 def raw(seed: int) -> pa.Table:
     """Return rows whose file always has the same size."""
     return pa.table({"id": pa.array(np.arange(1000) + seed * 1000)})
@@ -268,17 +258,6 @@ def test_a_store_that_does_not_answer_raises(s3, endpoint):
     assert [identity is None for identity in identities(s3, paths)] == [False, True]
     with pytest.raises(FragmentUnreadable, match=r"cannot look at lake/same/a\.parquet"):
         identities(deaf, paths)
-
-
-def test_folders_of_a_table_raise(s3):
-    pq.write_table(table(0), "lake/t/data/day=a/removed.parquet", filesystem=s3)
-    assert len(zb.dataset("lake/t/data", filesystem=s3).files) == 1
-    with s3.open_output_stream("lake/t/_delta_log/00000000000000000000.json") as log:
-        log.write(b"{}")
-    for path in ("lake/t", "lake/t/data", "lake/t/data/day=a/removed.parquet", "lake"):
-        for source in (path, [f"{path}"]) if path.endswith("parquet") else (path,):
-            with pytest.raises(SourceError, match="lake/t is a Delta table"):
-                zb.dataset(source, filesystem=s3)
 
 
 def test_an_index_is_copied_to_a_store_and_back(s3, tmp_path):

@@ -314,21 +314,3 @@ def test_credentials_of_a_store_are_never_shown(bucket, endpoint):
     with pytest.raises(CatalogError) as caught:
         Catalog(as_arrow_filesystem(wrong), "index").commit(lambda latest: latest)
     assert "PASSWORD" not in str(caught.value)
-
-
-class LostRace(dict):
-    """A dict from which another thread takes each item just after it was seen."""
-
-    def __contains__(self, key):
-        return self.pop(key, None) is not None
-
-
-def test_an_index_opens_a_table_that_another_thread_takes_first():
-    store = MemoryStore()
-    put(store, "data/0.parquet", 0)
-    zb.dataset("data", filesystem=store).create_scalar_index("id", "HASH", spark=False)
-    ds = zb.dataset("data", filesystem=store)
-    (index,) = ds.opened.indices.values()
-    assert index._opened_tables
-    index._opened_tables = LostRace(index._opened_tables)
-    assert len(index.tables()) == 1

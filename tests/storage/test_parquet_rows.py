@@ -1,10 +1,8 @@
-"""Test how often `ParquetRows` reads the values that a search for keys has found."""
+"""Test that the rows of Parquet files that pyarrow reads are those of the file that was opened."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,73 +13,15 @@ from seams import replace_function, set_constant
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.parquet.whole_row_groups import WholeRowGroups
-from zonebloom.predicates.ast import And, Equals, Or, Predicate
 from zonebloom.sources import parquet_rows
-from zonebloom.sources.parquet_rows import KnownValues, ParquetRows
-from zonebloom.storage.file_view import FieldNames
+from zonebloom.sources.parquet_rows import ParquetRows
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.store import identities
 
 ROWS, GROUP = 4000, 1000
 LOCAL = pafs.LocalFileSystem()
-TABLE = pa.table(
-    {
-        "id": range(ROWS),
-        "tens": [row // 10 for row in range(ROWS)],
-        "text": [None if row % 7 == 0 else f"text {row}" for row in range(ROWS)],
-        "color": [f"color {row % 3}" for row in range(ROWS)],
-    }
-)
-
-
-def equals(name: str, value: object) -> Equals:
-    return Equals((name,), pa.scalar(value))
-
-
-@contextmanager
-def opened(tmp_path: Path) -> Iterator[tuple[ParquetRows, ReadCounter]]:
-    """Yield a reader of a file with several row groups and pages, and the counter of its reads."""
-    path = str(tmp_path / "0.parquet")
-    options = {"write_page_index": True, "max_rows_per_page": 100, "use_dictionary": ["color"]}
-    pq.write_table(TABLE, path, row_group_size=GROUP, **options)
-    (identity,) = identities(LOCAL, [path])
-    assert identity is not None
-    counter = ReadCounter()
-    with FragmentFile(LOCAL, path, identity, counter) as file:
-        yield ParquetRows(file, None, TABLE.schema, {}), counter
-
-
-def find(
-    reader: ParquetRows, group: int, predicate: Predicate
-) -> tuple[list[int], RowRanges, KnownValues]:
-    """Return the matches in a row group as a list and as ranges, and the values that are known."""
-    known: KnownValues = {}
-    every_row = RowRanges([(0, GROUP)])
-    rows, is_exact = reader.narrow_rows(group, KeyTests(predicate), every_row, known)
-    assert is_exact
-    return rows.rows().tolist(), rows, known
-
-
-@pytest.mark.parametrize(
-    "predicate",
-    [
-        And((equals("tens", 234), equals("id", 2345))),
-        And((equals("color", "color 2"), equals("tens", 234))),
-        Or((equals("id", 2345), equals("id", 2999))),
-        Or((equals("tens", 299), equals("id", 2345))),
-    ],
-)
-def test_values_at_other_rows_are_read_again(tmp_path, predicate):
-    with opened(tmp_path) as (reader, _):
-        matches, rows, known = find(reader, 2, predicate)
-        assert matches
-        table = reader.read(2, TABLE.column_names, rows, known)
-        assert table.equals(TABLE.slice(2 * GROUP, GROUP).take(matches))
-
-
 MIXED = pa.table(
     {
         "id": range(300),
@@ -135,16 +75,6 @@ def test_whole_row_groups_come_from_the_opened_file(tmp_path):
         assert columns["id"].to_pylist() == [5]
 
 
-def test_whole_row_groups_have_the_names_of_the_table(tmp_path):
-    path = tmp_path / "0.parquet"
-    pq.write_table(pa.table({"old": range(100), "other": range(100)}), path)
-    names = FieldNames("", kind="struct", children=(FieldNames("new", stored_names=("old",)),))
-    with opened_file(path) as file:
-        row_groups = WholeRowGroups(file, names, None)
-        for rows in RANGES:
-            assert row_groups.read(0, ["new"], rows)["new"].to_pylist() == rows.rows().tolist()
-
-
 def test_row_groups_are_read_up_to_the_last_wanted_row(tmp_path):
     path = tmp_path / "0.parquet"
     kinds = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
@@ -164,20 +94,3 @@ def test_row_groups_are_read_up_to_the_last_wanted_row(tmp_path):
             assert columns["text"].to_pylist() == [str(row) for row in rows.rows()]
         with pytest.raises(FragmentUnreadable, match=r"0\.parquet"):
             row_groups.read(0, ["id"], RowRanges([(199_999, 200_000)]))
-
-
-def test_row_groups_with_too_few_rows_are_refused(tmp_path):
-    path = tmp_path / "0.parquet"
-    pq.write_table(pa.table({"id": range(100)}), path)
-    with opened_file(path) as file, pytest.raises(FragmentUnreadable, match="1 of 3 rows came"):
-        WholeRowGroups(file, None, None).read(0, ["id"], RowRanges([(99, 102)]))
-
-
-def test_damaged_row_groups_are_refused(tmp_path):
-    path = tmp_path / "0.parquet"
-    pq.write_table(pa.table({"id": range(10_000)}), path, write_page_checksum=True)
-    data = bytearray(path.read_bytes())
-    data[2000:2100] = bytes(100)
-    path.write_bytes(data)
-    with opened_file(path) as file, pytest.raises(FragmentUnreadable, match=r"0\.parquet"):
-        WholeRowGroups(file, None, None).read(0, ["id"], RANGES[0])

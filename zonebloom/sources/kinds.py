@@ -1,7 +1,7 @@
 """The kinds of sources that a dataset can be opened from.
 
 A source is what a user gives to `zonebloom.dataset`: paths, a PyArrow dataset, a Delta table. Its
-kind turns it into a `Source`, the files with their schema. `register_source_kind` adds a kind.
+kind turns it into a `Source`, the files with their schema.
 """
 
 from __future__ import annotations
@@ -152,30 +152,20 @@ def _open_iceberg(table: Any, filesystem: pafs.FileSystem | None) -> Source:
     return open_iceberg(table, filesystem)
 
 
-_kinds: list[SourceKind] = [
+_KINDS: tuple[SourceKind, ...] = (
     _Table(("a pyarrow.Table",), "pyarrow", "Table", _open_memory_table),
     _Table(("a deltalake.DeltaTable",), "deltalake", "DeltaTable", _open_delta, has_versions=True),
     _Table(("a pyiceberg table",), "pyiceberg.table", "Table", _open_iceberg, has_versions=True),
     _Files(),
-]
-
-
-def register_source_kind(kind: SourceKind) -> None:
-    """Let `zonebloom.dataset` open another kind of source. The kind is asked before all others."""
-    _kinds.insert(0, kind)
-
-
-def unregister_source_kind(kind: SourceKind) -> None:
-    """Undo `register_source_kind`."""
-    _kinds.remove(kind)
+)
 
 
 def source_kind(source: Any) -> SourceKind:
     """Return the kind of a source. Raise `SourceError` if there is none."""
-    for kind in _kinds:
+    for kind in _KINDS:
         if kind.accepts(source):
             return kind
-    examples = [example for kind in reversed(_kinds) for example in kind.examples]
+    examples = [example for kind in reversed(_KINDS) for example in kind.examples]
     raise SourceError(
         f"a {type(source).__name__} is not a dataset; give {', '.join(examples[:-1])} or "
         f"{examples[-1]}"
