@@ -111,27 +111,6 @@ def with_tail(before_tail, tail):
     return bytes(before_tail + tail + trailer)
 
 
-def resealed(data, pieces, tail=None):
-    """Return a file after a change of its bytes, with checksums that are right again.
-
-    ``pieces`` are those of the file before the change. ``tail`` replaces its tail.
-    """
-    changed = bytearray(data)
-    tail_bytes = TRAILER.unpack(data[-TRAILER.size :])[0]
-    tail_start = len(data) - TRAILER.size - tail_bytes
-    old_head = Head(*HEAD.unpack_from(data, tail_start))
-    for offset, size in pieces:
-        body = changed[offset + 8 : offset + size]
-        changed[offset : offset + size] = sealed(body, offset, old_head.salt)
-    before_tail = bytes(changed[:tail_start])
-    tail = bytes(changed[tail_start : -TRAILER.size]) if tail is None else tail
-    head = Head(*HEAD.unpack_from(tail))._replace(
-        null_checksum=xxhash.xxh64_intdigest(before_tail[tail_start - old_head.null_bytes :]),
-        content=xxhash.xxh3_64_intdigest(before_tail),
-    )
-    return with_tail(before_tail, HEAD.pack(*head) + tail[HEAD.size :])
-
-
 def sealed(body, offset, salt):
     """Return a piece: the checksum of its body, and the body."""
     return struct.pack("<Q", xxhash.xxh64_intdigest(bytes(body), (salt + offset) % 2**64)) + body

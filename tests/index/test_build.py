@@ -16,7 +16,6 @@ import pytest
 from e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
 from seams import replace_function, set_constant
 
-import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
 from zonebloom.building import train
@@ -130,16 +129,6 @@ def test_strings_that_kernels_hash_give_the_bytes_that_arrays_give(
     assert files_of("arrays") == whole
 
 
-def test_progress_counts_every_row_once(tmp_path: Path):
-    write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))], row_group_size=300)
-    for threads in (1, 3):
-        row_counts: list[int] = []
-        train_task(
-            task_of(tmp_path, "id", f"p{threads}"), threads=threads, progress=row_counts.append
-        )
-        assert sum(row_counts) == 1000
-
-
 @pytest.mark.parametrize("is_read_whole", [True, False])
 def test_a_small_file_that_is_rewritten_within_a_clock_tick_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read_whole: bool
@@ -193,17 +182,6 @@ def test_a_pickled_task_trains_the_same_segment(tmp_path: Path):
     )
     assert replace(retrained, fragments=()) == replace(trained, fragments=())
     assert segment_path(task).read_bytes() == before
-
-
-def test_many_segments_give_the_answers_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
-    tables = [numbered(i * 50, 50, id=pa.array(range(i * 50, i * 50 + 50))) for i in range(6)]
-    write_files(tmp_path, tables)
-    ds = zb.dataset(tmp_path)
-    ds.create_scalar_index("id", spark=False, number_of_items=16)
-    assert ds.describe_indices()[0].num_segments == 6
-    for row in range(0, 300, 7):
-        assert ds.to_table(["row"], f"id = {row}")["row"].to_pylist() == [row]
 
 
 def test_workers_in_parallel_return_segments_in_order_of_tasks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import random
 import threading
@@ -26,9 +27,6 @@ from zonebloom.catalog import vacuum as vacuum_module
 from zonebloom.catalog import version_log as log_module
 from zonebloom.catalog.fragment_table import (
     LISTING_SCHEMA,
-    FragmentTable,
-    columns_of_fragments,
-    fragment_table,
 )
 from zonebloom.catalog.model import (
     GlobalFilterEntry,
@@ -427,53 +425,21 @@ HOSTILE = [
             ["a"],
         )
     ),
-    put("next_fragment_id", value=-1),
-    put("next_fragment_id", value=1),
-    put("next_fragment_id", value=2**63),
-    put("next_fragment_id", value="many"),
-    put("next_fragment_id", value=None),
-    put("next_fragment_id", value=float("inf")),
-    put("next_fragment_id", value=float("nan")),
-    put(*SEGMENT, "num_bytes", value="x"),
-    put(*SEGMENT, "num_bytes", value=float("inf")),
-    put(*SEGMENT, "num_zones", value=None),
-    put(*SEGMENT, "fragment_ids", value=5),
-    put(*SEGMENT, "fragment_ids", value=[None]),
-    put(*SEGMENT, "fragment_ids", value=[-1]),
-    put(*SEGMENT, "fragment_ids", value=[2**70]),
-    put("indices", value=5),
-    put("indices", value=[[]]),
-    put("indices", 0, "segments", value="abc"),
-    put("indices", 0, "name", value=None),
-    put("indices", 0, "name", value=["a"]),
-    put("indices", 0, "name", value=7),
-    put("indices", 0, "column", value=7),
+    *(put("next_fragment_id", value=value) for value in (-1, 1, 2**63, "many", math.inf)),
+    *(put(*SEGMENT, "fragment_ids", value=[value]) for value in (None, -1, 2**70)),
     put("indices", 0, "column", value=[]),
-    put("indices", 0, "parameters", value=None),
-    put("indices", 0, "parameters", value={"number_of_items": 0}),
-    put("indices", 0, "parameters", value={"number_of_items": [8192]}),
-    put("indices", 0, "parameters", value={"probability": 2}),
-    put("indices", 0, "parameters", value={"probability": "0.1"}),
-    put("indices", 0, "parameters", value={"fold": "best"}),
-    put("indices", 0, "parameters", value={"evil": 1}),
-    put("fragments", value=5),
+    *(
+        put("indices", 0, "parameters", value=value)
+        for value in ({"number_of_items": 0}, {"probability": 2}, {"fold": "best"}, {"evil": 1})
+    ),
     put("fragments", 0, "checksum", value="0"),
-    put("fragments", 0, "checksum", value=None),
-    put("version", value=1),
-    put("version", value="2"),
-    dropped("version"),
-    dropped("next_fragment_id"),
-    dropped("fragments"),
-    dropped("fragments", 0, "file"),
-    dropped("fragments", 0, "num_bytes"),
     put("fragments", 0, "num_bytes", value=5),
-    put("fragments", 0, "num_bytes", value="5"),
-    dropped("indices"),
-    dropped(*SEGMENT, "checksum"),
-    dropped("indices", 0, "domain"),
+    put("version", value=1),
+    dropped("fragments", 0, "file"),
+    lambda document: document["fragments"].append(document["fragments"][0]),
+    lambda document: document["fragments"].append({"file": "../a", "checksum": "0"}),
+    lambda document: document["fragments"].append(5),
     lambda document: [],
-    lambda document: "text",
-    lambda document: None if document.clear() else {},
 ]
 
 
@@ -671,23 +637,6 @@ def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
     one_fragment = {"a/7": changed}
     assert len(local.commit(lambda latest: replace(latest, fragments=one_fragment)).listings) == 1
     assert anew(local).latest().fragments == one_fragment
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda document: document["fragments"].append(document["fragments"][0]),
-        lambda document: document["fragments"].append({"file": "../a", "checksum": "0"}),
-        lambda document: document["fragments"].append(5),
-        lambda document: document["fragments"][0].update(file=["a"]),
-    ],
-    ids=["twice", "elsewhere", "no file", "no name"],
-)
-def test_invalid_listings_are_not_used(local, change):
-    first = local.commit(adding("a"))
-    local.commit(adding("b", fragments=3))
-    forge(local, 2, change)
-    check_falls_back(local, first)
 
 
 # Folders that cannot be written
@@ -985,20 +934,3 @@ def test_deleting_the_last_segment_keeps_the_versions(local):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert local.latest() == first
-
-
-def test_the_last_listing_of_a_fragment_counts():
-    def entry(number, key, size):
-        return KnownFragment(number, key, FileIdentity(size, 1), 10)
-
-    listings = [[("a", 0, 1), ("b", 1, 2)], [("c", 2, 3), ("a", 3, 4)], []]
-    parts = [[entry(number, key, size) for key, number, size in listing] for listing in listings]
-    tables = [pa.table(columns_of_fragments(part), schema=LISTING_SCHEMA) for part in parts]
-    fragments = FragmentTable(tables)
-    wanted = {fragment.key: fragment for part in parts for fragment in part}
-    assert len(fragments) == 3 and fragments == wanted and list(fragments) == list(wanted)
-    assert fragments.numbers("fragment_id").tolist() == [3, 1, 2]
-    assert fragments.texts("key").to_pylist() == ["a", "b", "c"]
-    assert fragments.get("x") is None and "x" not in fragments
-    assert fragment_table(wanted).table.equals(fragments.table)
-    assert not FragmentTable([]) and not fragment_table({})

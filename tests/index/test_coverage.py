@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -93,63 +92,10 @@ def is_unchanged_by_identity(entry, now):
     return entry.identity.is_still(now) and (is_old or at_rest)
 
 
-def test_unchanged_files_keep_their_ids_and_rows():
-    coverage = compute_coverage(files("a", "b"), [SAME, SAME], version("a", "b"))
-    assert shown(coverage) == [("a", 0, True, 100), ("b", 1, True, 101)]
-    assert coverage.known_ids == {0, 1}
-    assert coverage.missing_keys == ()
-    assert [fragment.reason for fragment in coverage.fragments] == ["", ""]
-
-
-@pytest.mark.parametrize(
-    "identity",
-    [
-        FileIdentity(SAME.size + 1, SAME.mtime_ns),
-        FileIdentity(SAME.size, SAME.mtime_ns + 1),
-        FileIdentity(SAME.size, SAME.mtime_ns - 1),
-    ],
-    ids=["size", "newer by a nanosecond", "older by a nanosecond"],
-)
-def test_a_changed_file_is_a_new_fragment(identity):
-    coverage = compute_coverage(files("a", "b"), [identity, SAME], version("a", "b"))
-    assert shown(coverage) == [("a", 10, False, None), ("b", 1, True, 101)]
-    assert coverage.known_ids == {1}
-    assert coverage.fragments[0].reason == "changed since it was indexed"
-    assert coverage.fragments[0].identity == identity
-
-
 def test_new_files_get_unused_ids():
     coverage = compute_coverage(files("x", "a", "y"), [SAME] * 3, version("a", next_fragment_id=7))
     assert shown(coverage) == [("x", 7, False, None), ("a", 0, True, 100), ("y", 8, False, None)]
     assert coverage.fragments[0].reason == "not indexed"
-
-
-def test_the_id_of_a_deleted_file_is_not_reused():
-    before = version("a", "b", next_fragment_id=2)
-    coverage = compute_coverage(files("c"), [SAME], before)
-    assert shown(coverage) == [("c", 2, False, None)]
-    # The id is not reused after the catalog has dropped the fragment either.
-    coverage = compute_coverage(files("c"), [SAME], replace(before, fragments={}))
-    assert shown(coverage) == [("c", 2, False, None)]
-
-
-def test_a_moved_file_is_a_new_fragment():
-    coverage = compute_coverage(files("day=2/a"), [SAME], version("day=1/a"))
-    assert shown(coverage) == [("day=2/a", 10, False, None)]
-
-
-def test_deleted_files_are_named_and_left_out():
-    coverage = compute_coverage(files("a", "b", "new"), [None, SAME, None], version("a", "b"))
-    assert shown(coverage) == [("b", 1, True, 101)]
-    assert coverage.missing_keys == ("a", "new")
-    assert coverage.known_ids == {1}
-
-
-def test_fragments_stay_in_scan_order():
-    keys = ["d", "a", "c", "b"]
-    coverage = compute_coverage(files(*keys), [SAME] * 4, version("a", "b", "c", "d"))
-    assert [fragment.fragment.key for fragment in coverage.fragments] == keys
-    assert [fragment.fragment_id for fragment in coverage.fragments] == [3, 0, 2, 1]
 
 
 def test_a_dataset_without_any_existing_file_raises():

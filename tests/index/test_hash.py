@@ -228,15 +228,6 @@ def test_lookups_find_exactly_the_zones_of_brute_force(rows, probability, step, 
         opened.close()
 
 
-@pytest.mark.parametrize("sizes", [[], [0], [0, 0, 0]], ids=str)
-def test_a_segment_without_rows_finds_nothing(tmp_path, sizes):
-    nothing = np.empty(0, np.uint64), np.empty(0, bool)
-    rows = Rows([nothing for _ in sizes], 1024)
-    opened = build(tmp_path / "segment", rows)
-    assert_right(opened, rows, np.array([0, 1, (1 << 64) - 1], np.uint64))
-    assert len(opened) == 0
-
-
 def one_fragment(values: np.ndarray, items: int, is_null: np.ndarray | None = None) -> Rows:
     return Rows([(values, np.zeros(values.size, bool) if is_null is None else is_null)], items)
 
@@ -303,20 +294,6 @@ def test_a_heap_that_does_not_fit_in_memory_is_encoded_again(tmp_path, monkeypat
 
 
 # Frequent keys
-
-
-@pytest.mark.parametrize("first_byte", [0x00, 0xC8])
-def test_a_frequent_key_between_others_does_not_mislead_the_plan(tmp_path, first_byte):
-    """Rows of one key are in one partition, whose share of distinct pairs is as that of others."""
-    hashes = np.random.default_rng(11).integers(0, 1 << 64, 1 << 22, dtype=np.uint64)
-    hashes[::2] = (first_byte << 56) + 12345
-    opened = build(tmp_path / "segment", one_fragment(hashes, 1024))
-    # 2**21 other keys need 29 bits, and a segment of this size keeps 33.
-    assert opened.shape.hash_bits == 33
-    assert opened.head.num_entries <= hashes.size // 2 + 1
-    assert opened.find(hashes[:1]).tolist() == list(range(hashes.size // 1024))
-    for row in range(1, hashes.size, 2 * 100_003):
-        assert row // 1024 in opened.find(hashes[row : row + 1])
 
 
 def test_a_failed_build_closes_its_file(tmp_path, monkeypatch):
@@ -442,24 +419,6 @@ def test_a_merged_segment_finds_the_zones_of_all(parts, items, probability, seed
         hash_bits = min(table.shape.hash_bits for table in tables)
         assert opened.shape.hash_bits <= hash_bits
         assert_right(opened, joined(parts), hashes_to_ask(joined(parts), seed))
-
-
-def test_segments_of_different_sizes_are_merged(tmp_path):
-    source = np.random.default_rng(9)
-    parts = [
-        one_fragment(DISTRIBUTIONS[name](source, size, 128), 128)
-        for name, size in [("unique", 300), ("zipf", 60_000), ("one value", 100_000),
-                           ("unique", 100_000), ("one value", 1)]
-    ]  # fmt: skip
-    tables = build_all(tmp_path, parts)
-    assert sum(table.head.num_postings for table in tables) > 0
-    rows = joined(parts)
-    opened = merged(tmp_path, tables)
-    assert_right(opened, rows, hashes_to_ask(rows, 2, 300))
-    # A small segment has a reserve of bits, so merging it does not add false zones.
-    expected = opened.head.num_pairs * 2.0**-opened.shape.hash_bits
-    num_found = sum(zones.size for _, zones in opened.pairs(random_hashes(source, 200_000)))
-    assert abs(num_found - 200_000 * expected) <= 6 * (200_000 * expected) ** 0.5
 
 
 def test_a_table_that_changes_during_a_merge_is_refused(tmp_path, monkeypatch):

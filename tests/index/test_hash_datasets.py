@@ -210,32 +210,3 @@ def test_damage_is_not_merged(folder):
         compact_indices(ds.opened.catalog, ["id_idx"], everything=True)
     with pytest.warns(errors.IndexNotUsedWarning):
         assert_finds_all_rows(zb.dataset(folder), rows_of(range(NUM_FILES + 1)))
-
-
-@pytest.mark.parametrize("order", ["hash first", "bloom first"])
-def test_a_bloom_filter_index_of_the_same_column_narrows_it_further(folder, order):
-    ds = zb.dataset(folder)
-    if order == "bloom first":
-        ds.drop_index("id_idx")
-    # Zones of 30 and of 50 rows overlap in fewer rows than either has.
-    ds.create_scalar_index("id", "BLOOMFILTER", "bloom", number_of_items=30, spark=False)
-    if order == "bloom first":
-        ds.create_scalar_index("id", "HASH", number_of_items=ZONE, spark=False)
-    ds = zb.dataset(folder)
-    rows = rows_of(range(NUM_FILES))
-    assert_finds_all_rows(ds, rows)
-    row = 1234
-    text = f"id = {id_of(row)}"
-    (start, stop), *others = ds.search(text).at_most
-    assert others == []
-    # Row 234 of the second file is in rows 200 to 250 and in rows 210 to 240.
-    assert stop - start == 30
-    plan = ds.scanner(filter=text).plan()
-    assert {use.name for use in plan.indices} == {"id_idx", "bloom"}
-    assert all(name in ds.scanner(filter=text).explain_plan() for name in ("id_idx", "bloom"))
-    append_file(folder, NUM_FILES)
-    ds = zb.dataset(folder)
-    assert [r.fragments_added for r in ds.optimize.optimize_indices(spark=False)] == [1, 1]
-    assert_finds_all_rows(zb.dataset(folder), rows_of(range(NUM_FILES + 1)))
-    for name in ("id_idx", "bloom"):
-        zb.dataset(folder).validate_index(name, sample="all")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import re
@@ -28,7 +27,6 @@ from hash_writer import (
     block,
     leb128,
     posting,
-    resealed,
     sealed,
     with_tail,
     write_hash_file,
@@ -215,31 +213,6 @@ def test_the_files_by_the_page_do_not_use_zonebloom():
 # Forged files, whose checksums are right
 
 
-@st.composite
-def forged_files(draw: st.DrawFn) -> bytes:
-    """Return a small file with changed bytes and fields of the head, and right checksums."""
-    data = SMALL[draw(st.sampled_from(sorted(SMALL)))].write()
-    pieces = HashFile(data).pieces()
-    tail_start = len(data) - TRAILER.size - TRAILER.unpack(data[-TRAILER.size :])[0]
-    changed = bytearray(data)
-    positions = st.tuples(st.integers(8, tail_start - 1), st.integers(0, 255))
-    for position, byte in draw(st.lists(positions, max_size=4)):
-        changed[position] = byte
-    head = Head(*HEAD.unpack_from(changed, tail_start))
-    names = [name for name in Head._fields if name not in ("probability", "number_of_items")]
-    for name in draw(st.lists(st.sampled_from(names), max_size=2)):
-        limit = 2**32 if Head._fields.index(name) >= 14 else 2**64
-        old = getattr(head, name)
-        values = st.one_of(
-            st.integers(0, 70),
-            st.integers(0, limit - 1),
-            st.sampled_from([old ^ 1, old + 8, old * 2, old // 2]),
-        )
-        head = head._replace(**{name: draw(values) % limit})
-    tail = HEAD.pack(*head) + bytes(changed[tail_start + HEAD.size : -TRAILER.size])
-    return resealed(bytes(changed), pieces, tail)
-
-
 # zonebloom
 
 
@@ -300,13 +273,6 @@ def test_zonebloom_reads_files_that_the_page_taught_to_write(tmp_path_factory, c
     hashes = sorted({other_hash, *(hashed for hashed, _ in content.pairs)})
     table = open_table(tmp_path_factory.mktemp("files") / "file", data)
     assert_reads_alike(table, HashFile(data), hashes)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_zonebloom_reads_small_files_of_every_form(tmp_path, name):
-    data = SMALL[name].write()
-    hashes = [key_hash(key) for key in range(100)]
-    assert_reads_alike(open_table(tmp_path / "file", data), HashFile(data), hashes)
 
 
 Fragments = dict[int, list[int | None]]
@@ -425,53 +391,6 @@ def test_zonebloom_loses_nothing_in_a_damaged_file(tmp_path, name):
         assert zones == [plain.zones(hashed) for hashed in hashes]
         if zones != [file.zones(hashed) for hashed in hashes] or nulls != content.nulls:
             assert damages
-
-
-@given(forged_files(), HASHES)
-@settings(max_examples=cases(2000))
-def test_zonebloom_refuses_forged_files_or_reads_within_their_bounds(
-    tmp_path_factory, data, hashed
-):
-    damages: list[CorruptIndex] = []
-    try:
-        table = open_table(tmp_path_factory.mktemp("files") / "file", data, damages)
-    except CorruptIndex:
-        return
-    everywhere = set(range(len(table)))
-    assert set(table.zones_with_null().tolist()) <= everywhere
-    hashes = [hashed, *map(key_hash, range(12))]
-    values = np.array(hashes, dtype=np.uint64)
-    lookups = [
-        lambda: table.find(values),
-        lambda: np.concatenate([np.empty(0, int), *(zones for _, zones in table.pairs(values))]),
-        *(lambda hashed=hashed: table.find(np.array([hashed], np.uint64)) for hashed in hashes),
-        *(lambda hashed=hashed: table._zones_by_numpy(hashed) for hashed in hashes),
-    ]
-    for lookup in lookups:
-        zones = lookup()
-        assert zones.size <= len(table) * len(hashes)
-        assert set(zones.tolist()) <= everywhere
-        # The rows of all zones can be located.
-        table.runs.locate(zones)
-    try:
-        plain = HashFile(data)
-        pairs = plain.pairs()
-    except ValueError:
-        # Whatever zonebloom accepts, it reads within its bounds.
-        for slot in range(min(table.shape.num_blocks, 8)):
-            with contextlib.suppress(CorruptIndex):
-                _, zones = table.decode(slot)
-                assert set(zones.tolist()) <= everywhere
-        return
-    assert decoded_pairs(table) == pairs
-    # zonebloom may count entries that do not ascend as damaged, and then all keys of their block.
-    by_hash: list[set[int]] = [set() for _ in hashes]
-    for positions, zones in table.pairs(values):
-        for position, zone in zip(positions.tolist(), zones.tolist(), strict=True):
-            by_hash[position].add(zone)
-    for key, of_pairs in zip(hashes, by_hash, strict=True):
-        of_one_key = set(table.find(np.array([key], np.uint64)).tolist())
-        assert of_pairs & of_one_key >= plain.zones(key)
 
 
 # Files of one block, forged field by field
@@ -604,15 +523,6 @@ def test_a_key_with_forged_entries_may_be_anywhere(tmp_path, name):
     for lookup in lookups:
         with pytest.raises(CorruptIndex):
             lookup()
-
-
-@pytest.mark.parametrize("forged_zones", [(30, 4), (4, 4), (4, 2, 4, 0, 4)], ids=str)
-def test_zones_ascend_even_if_entries_do_not(tmp_path, forged_zones):
-    table = open_table(tmp_path / "file", forge(forged_block(*forged_zones), []), [])
-    zones = table.find(np.array([FORGED_KEY], dtype=np.uint64)).tolist()
-    assert zones in (sorted(set(forged_zones)), list(range(FORGED_ZONES)))
-    (pairs,) = table.pairs(np.array([FORGED_KEY], dtype=np.uint64))
-    assert sorted(pairs[1].tolist()) == zones
 
 
 @pytest.mark.parametrize(

@@ -359,8 +359,6 @@ def test_vacuum_of_a_dataset_without_an_index_does_nothing(lake):
 
 # Foreign files and folders
 
-ORPHAN = "0123456789abcdef-0-0000-0"
-
 
 @pytest.fixture
 def shared(lake: Path, tmp_path_factory) -> tuple[zb.Dataset, Path, Path]:
@@ -390,17 +388,6 @@ def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
     return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-@pytest.mark.parametrize("inside", ["customers.parquet", "bloomfilter.arrow.bak", "below/x"])
-def test_a_vacuum_keeps_a_foreign_folder_that_is_named_like_a_segment(shared, inside):
-    ds, folder, _ = shared
-    path = folder / "segments" / ORPHAN / inside
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"of others")
-    path.with_name("bloomfilter.arrow").write_bytes(b"")
-    vacuum_leaves(ds, folder, [f"segments/{ORPHAN}/{inside.partition('/')[0]}"])
-    assert path.with_name("bloomfilter.arrow").exists()
-
-
 def test_a_vacuum_keeps_foreign_files_among_versions(shared):
     ds, folder, elsewhere = shared
     versions = folder / "versions"
@@ -416,54 +403,6 @@ def test_a_vacuum_keeps_foreign_files_among_versions(shared):
     vacuum_leaves(ds, folder, [f"versions/{name}" for name in names])
     assert not (versions / f".{'0' * 32}").exists()
     assert not (versions / f"{1:020d}.json").exists()
-
-
-@pytest.mark.parametrize("place", ["segments", "inside"])
-def test_a_vacuum_neither_follows_nor_deletes_links(shared, place):
-    ds, folder, elsewhere = shared
-    link = folder / "segments" / ORPHAN
-    if place == "segments":
-        link.symlink_to(elsewhere)
-        names = [f"segments/{ORPHAN}"]
-    else:
-        link.mkdir()
-        (link / "bloomfilter.arrow").symlink_to(elsewhere / "bloomfilter.arrow")
-        names = [f"segments/{ORPHAN}/bloomfilter.arrow"]
-    vacuum_leaves(ds, folder, names)
-    # The clean-up of a build does not delete them either.
-    assert isinstance(
-        ds.opened.catalog.delete_orphan_segments([ORPHAN[:16]]), CatalogError | OSError
-    )
-    assert (elsewhere / "bloomfilter.arrow").read_bytes() == b"of others"
-
-
-@pytest.mark.parametrize("name", ["segments", "versions"])
-def test_a_vacuum_deletes_nothing_if_an_index_folder_is_a_link(shared, name):
-    ds, folder, elsewhere = shared
-    ds.create_scalar_index("id", spark=False)
-    shutil.move(folder / name, elsewhere / name)
-    (folder / name).symlink_to(elsewhere / name)
-    age(folder)
-    age(elsewhere)
-    before = sorted([*folder.rglob("*"), *elsewhere.rglob("*")])
-    assert ds.vacuum(timedelta(minutes=1)) == Vacuumed(0, 0, 0, (name,))
-    assert sorted([*folder.rglob("*"), *elsewhere.rglob("*")]) == before
-
-
-def test_a_refresh_keeps_foreign_files_and_deletes_its_own(shared):
-    ds, folder, elsewhere = shared
-    (folder / "segments" / "theirs").mkdir()
-    (folder / "segments" / "theirs" / "bloomfilter.arrow").write_bytes(b"of others")
-    (folder / "segments" / ORPHAN).symlink_to(elsewhere)
-    (folder / "segments" / f"{ORPHAN}1").mkdir()
-    foreign = ["segments/theirs", f"segments/{ORPHAN}"]
-    before = everything_below(folder, foreign)
-    ds.create_scalar_index("id", spark=False)
-    pq.write_table(pa.table({"id": [-1], "x": [0]}), Path(ds.opened.source.root) / "late.parquet")
-    ds.optimize.optimize_indices(spark=False, retention=timedelta(0))
-    assert everything_below(folder, foreign) == before
-    own = {path.name for path in (folder / "segments").iterdir()} - {"theirs", ORPHAN}
-    assert own == ds.opened.version.segment_names
 
 
 def test_a_vacuum_deletes_segments_that_a_spark_task_left(shared):

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from e2e_helpers import CountingFileSystem, array_of, raw_values, touch_later, write_files
+from e2e_helpers import array_of, raw_values, touch_later, write_files
 from helpers import index_folder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,37 +137,6 @@ def test_ranges_and_maps_of_many_segments_are_merged(
     assert ds.vacuum(timedelta(0)).num_segments == 0
 
 
-def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
-    rows = 20_000
-    table = pa.table(
-        {f"c{i}": np.random.default_rng(i).integers(0, 1 << 40, rows) for i in range(4)}
-    )
-    write_files(tmp_path, [table, table.slice(5)])
-    counting = CountingFileSystem()
-    source = pads.dataset(str(tmp_path), filesystem=counting.wrapped(), format="parquet")
-    reads = {}
-    for names in (["c0"], ["c0", "c1", "c2", "c3"]):
-        ds = zb.dataset(source)
-        before, counting.opens = ds.version, 0
-        ds.create_scalar_index(names, spark=False)
-        assert ds.version == before + 1
-        reads[len(names)] = counting.opens
-    # Each file is opened twice, and once more for the page map, however many columns there are.
-    # One more read checks whether the files are encrypted.
-    assert reads[4] == reads[1] == 2 * 3 + 1
-    alone = zb.dataset(table.slice(5))
-    for name in table.column_names:
-        alone.create_scalar_index(name, spark=False)
-        key = table[name][7].as_py()
-        assert ds.to_table(filter=f"{name} = {key}").num_rows == 2
-        (ours,) = ds.opened.indices[f"{name}_idx"].tables()
-        (theirs,) = alone.opened.indices[f"{name}_idx"].tables()
-        of_second = np.flatnonzero(ours.fragment_ids == 1)
-        assert [ours.filter_words(z).tobytes() for z in of_second] == [
-            theirs.filter_words(z).tobytes() for z in range(len(theirs))
-        ]
-
-
 @pytest.mark.parametrize("task_bytes", [1, 1 << 30])
 @pytest.mark.parametrize("run_rows", [700, 1 << 20])
 def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_bytes, run_rows):
@@ -234,25 +202,6 @@ def test_very_many_keys_get_a_higher_default_probability():
     assert many.num_bytes <= 128 << 20
     with pytest.raises(errors.InvalidArgument, match="over 128 MiB"):
         _ = GlobalFilterSize(90_000_000, 0.001).num_bytes
-
-
-def test_damaged_ranges_and_global_filters_are_noticed(tmp_path: Path):
-    ds = files_of(tmp_path, [[1, 2]], pa.int64())
-    ds.create_scalar_index("key", spark=False, global_filter=True)
-    for name in ("global.sbbf", "ranges.arrow"):
-        (path,) = index_folder(tmp_path).rglob(name)
-        good = path.read_bytes()
-        path.write_bytes(bytes([good[0] ^ 1]) + good[1:])
-        opened = zb.dataset(tmp_path)
-        with pytest.raises(errors.CorruptIndex, match=name):
-            opened.validate_index("key_idx")
-        if name == "global.sbbf":
-            with pytest.warns(errors.IndexNotUsedWarning, match=f"{name}.*no global filter"):
-                assert opened.global_filter("key") is None
-        else:
-            with pytest.warns(errors.IndexNotUsedWarning, match="may hold any key"):
-                assert opened.key_ranges("key")["is_known"].to_pylist() == [False]
-        path.write_bytes(good)
 
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.integers(-50, 50)), max_size=30), max_size=5))

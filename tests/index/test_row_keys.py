@@ -26,20 +26,17 @@ from zonebloom.index.row_keys.rules import (
     ElementRule,
     EntryRule,
     KeyQuestion,
-    TokenRule,
-    TupleRule,
     UnknownRule,
     rule_of,
 )
 from zonebloom.index.row_keys.tokens import (
-    distinct_hashes,
     fold,
     fold_table,
     hash_tokens,
     tokens_of_text,
 )
 from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector
-from zonebloom.predicates.ast import HasElement, HasText, HasTuple, IsIn
+from zonebloom.predicates.ast import HasElement, IsIn
 from zonebloom.sbbf.hashing import RowHashes, hash_array
 
 ALPHABET = "abXY09 -_.éÉßẞſKİıi\u0307ΣσςµμÅå日本ЖжﬀǅᲀΩ\U0001f600"
@@ -187,14 +184,6 @@ def test_bytes_that_are_not_utf8_are_tokens_too():
         assert part.values.tolist() == list(map(xxh64, expected))
 
 
-def test_bytes_below_nulls_are_no_tokens():
-    data = pa.py_buffer(b"abcdef")
-    offsets = pa.py_buffer(np.array([0, 3, 6], np.int32))
-    strings = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\2"), offsets, data])
-    (part,) = hash_tokens(strings, "words", lower=False)
-    assert (part.values.tolist(), part.ends.tolist()) == ([xxh64(b"def")], [0, 1])
-
-
 def test_bytes_below_nulls_are_dropped_beside_bytes_that_are_not_utf8():
     _, offsets, data = pa.array([b"below", b"ab\xff cd", b"\xc3"], pa.binary()).buffers()
     strings = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\6"), offsets, data])
@@ -245,12 +234,6 @@ def test_a_string_with_a_text_has_the_tokens_of_the_text(data):
 )
 def test_tokens_of_a_text(text, edges, unit, lower, expected):
     assert tokens_of_text(text, unit, lower=lower, **edges) == expected
-
-
-@given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63]), max_size=50))
-def test_distinct_hashes_are_found(numbers):
-    hashes = np.array(numbers * 2, dtype=np.uint64)
-    assert distinct_hashes(hashes).tolist() == list(dict.fromkeys(numbers))
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=20), st.integers(1, 7), st.data())
@@ -447,68 +430,6 @@ def test_no_row_that_holds_an_element_or_entry_is_lost(kind, is_map, data):
     matches = [any(v is not None and v == w for v in row for w in wanted) for row in held[start:]]
     assert [m for m, is_found in zip(matches, found, strict=True) if m and not is_found] == []
     assert part.is_null.tolist() == [row is None for row in rows[start:]]
-
-
-def test_questions_find_the_rows_that_match():
-    tags = pa.array([["a", "b"], ["c"], None, [None]])
-    rule, (part,) = ElementRule(), ElementRule().parts([tags])
-    leaf = HasElement(("tags",), pa.array(["b", "c"]))
-    assert answers(rule.question(leaf, [tags.type]), part) == [True, True, False, False]
-    zeros = pa.array([[0.0], [-0.0], [1.0]])
-    (part,) = rule.parts([zeros])
-    leaf = HasElement(("z",), pa.array([0.0]))
-    assert answers(rule.question(leaf, [zeros.type]), part) == [True, True, False]
-    # NaN may be anywhere.
-    leaf = HasElement(("z",), pa.array([float("nan")]))
-    assert "NaN" in str(rule.question(leaf, [zeros.type]))
-    attrs = pa.array(
-        [[("k", 1)], [("k", 2), ("l", 1)], [("l", None)]], pa.map_(pa.string(), pa.int8())
-    )
-    (part,) = EntryRule().parts([attrs])
-    leaf = HasElement(("attrs",), pa.array([1], pa.int64()), key=pa.scalar("k"))
-    assert answers(EntryRule().question(leaf, [attrs.type]), part) == [True, False, False]
-    texts = pa.array(["Disk full", "disk-FULL now", "fulldisk"])
-    for rule, expected in (
-        (TokenRule("words"), "build it with lower=True"),
-        (TokenRule("words", lower=True), [True, True, False]),
-        (TokenRule("trigrams", lower=True), [True, True, True]),
-    ):
-        (part,) = rule.parts([texts])
-        leaf = HasText(("m",), "FULL", True, True, ignores_case=True)
-        question = rule.question(leaf, [texts.type])
-        assert (
-            expected in question
-            if isinstance(expected, str)
-            else (answers(question, part) == expected)
-        )
-
-
-def test_tuples_have_the_hash_of_their_hashes():
-    columns = [
-        pa.array(["a", "b", None, "a"]),
-        pa.array([1, 2, 3, None], pa.int32()),
-        pa.array([0.0, -0.0, 1.0, 1.0]),
-    ]
-    types = [array.type for array in columns]
-    rule = TupleRule((("n",), ("z",)), (("n",), ("z",)))
-    (part,) = rule.parts(columns)
-    expected = xxh64(
-        struct.pack("<QQQ", xxh64(b"a"), xxh64(struct.pack("<i", 1)), xxh64(struct.pack("<d", 0.0)))
-    )
-    assert int(part.values[0]) == expected
-    assert part.is_valid().tolist() == [True, True, False, False]
-
-    def found(*values: list) -> set[int]:
-        arrays = tuple(map(pa.array, values))
-        leaf = HasTuple((("t",), ("n",), ("z",)), arrays)
-        question = rule.question(leaf, types)
-        assert isinstance(question, KeyQuestion)
-        return set(question.probes[0].hashes.tolist())
-
-    assert int(part.values[0]) in found(["a"], [1], [0.0])
-    assert int(part.values[1]) in found(["x", "b"], [9, 2], [1.0, 0.0])
-    assert int(part.values[0]) not in found(["a"], [2], [0.0])
-    assert "another index" in str(rule.question(HasTuple((("t",), ("q",)), columns[:2]), types))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,8 @@ from e2e_helpers import (
     numbered,
     plain_dataset,
     rows_in,
-    same_tables,
     write_files,
 )
-from helpers import cases
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom import errors
@@ -198,118 +193,6 @@ def test_literals_out_of_the_columns_range_in_long_lists(tmp_path: Path):
     candidate_rows = at_most_rows(ds, filter)
     assert {7, 107} <= candidate_rows
     assert len(candidate_rows) < 100
-
-
-# Random filters
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, pads.Dataset, pa.Table]:
-    """Write six columns with few distinct values and nulls. All but ``c`` are indexed."""
-    folder = tmp_path_factory.mktemp("mixed")
-    tables, first_row = [], 0
-    floats = [0.0, -0.0, 1.5, math.nan, math.inf, None, 0.1]
-    start = datetime.datetime(2024, 1, 1)
-    for rows in (37, 0, 64, 1, 50):
-        index = range(first_row, first_row + rows)
-        inner = pa.StructArray.from_arrays(
-            [pa.array([i // 8 % 6 for i in index], pa.int16())],
-            ["x"],
-            mask=pa.array([i % 19 == 4 for i in index], pa.bool_()),
-        )
-        tables.append(
-            numbered(
-                first_row,
-                rows,
-                a=pa.array([None if i % 13 == 0 else i // 10 for i in index], pa.int32()),
-                b=pa.array([None if i // 6 % 5 == 1 else f"s{i // 7}" for i in index], pa.string()),
-                c=pa.array([i % 5 for i in index], pa.int64()),
-                d=pa.array([floats[i // 9 % 7] for i in index], pa.float64()),
-                e=pa.array(
-                    [start + datetime.timedelta(hours=i // 12) for i in index], pa.timestamp("ms")
-                ),
-                st=inner,
-            )
-        )
-        first_row += rows
-    write_files(folder, tables, row_group_size=15)
-    ds = zb.dataset(folder)
-    for column in ("a", "b", "d", "e", "st.x"):
-        build(ds, column, number_of_items=10)
-    source = pads.dataset(folder)
-    return ds, source, source.to_table()
-
-
-A, B, C, D, E, X = (
-    pc.field("a"),
-    pc.field("b"),
-    pc.field("c"),
-    pc.field("d"),
-    pc.field("e"),
-    pc.field("st", "x"),
-)
-INTS = st.integers(-1, 17)
-TEXTS = st.integers(0, 25).map(lambda i: f"s{i}")
-FLOATS = st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, 0.1, 7.0])
-TIMES = st.integers(0, 14).map(
-    lambda hours: datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=hours)
-)
-COLUMNS = st.sampled_from([(A, INTS), (B, TEXTS), (C, INTS), (D, FLOATS), (E, TIMES), (X, INTS)])
-PLAIN_SETS = st.sampled_from(
-    [(A, INTS, pa.int32()), (B, TEXTS, pa.string()), (C, INTS, pa.int64())]
-)
-
-
-@st.composite
-def comparisons(draw: st.DrawFn) -> pc.Expression:
-    column, values = draw(COLUMNS)
-    value = draw(values)
-    kind = draw(st.sampled_from(["eq", "eq", "eq", "ne", "lt", "ge"]))
-    return {
-        "eq": column == value,
-        "ne": column != value,
-        "lt": column < value,
-        "ge": column >= value,
-    }[kind]
-
-
-@st.composite
-def sets(draw: st.DrawFn) -> pc.Expression:
-    column, values, arrow_type = draw(PLAIN_SETS)
-    chosen = draw(st.lists(st.one_of(values, values, st.none()), max_size=4))
-    return column.isin(pa.array(chosen, arrow_type))
-
-
-NULLS = st.sampled_from([A, B, C, D, E, X]).flatmap(
-    lambda column: st.sampled_from([column.is_null(), column.is_valid(), ~column.is_null()])
-)
-CONSTANTS = st.sampled_from(
-    [pc.scalar(True), pc.scalar(False), pc.scalar(pa.scalar(None, pa.bool_()))]
-)
-FILTERS = st.recursive(
-    st.one_of(comparisons(), comparisons(), sets(), NULLS, CONSTANTS),
-    lambda inner: st.one_of(
-        st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1]),
-        st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
-        inner.map(lambda expression: ~expression),
-    ),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=cases(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(filter=FILTERS)
-def test_random_filters_find_the_rows_that_pyarrow_finds(mixed: tuple, filter: pc.Expression):
-    ds, source, _ = mixed
-    # Filter the table, because pyarrow's scan loses rows with NaN through row group statistics.
-    expected = source.to_table().filter(filter)
-    assert same_tables(ds.to_table(filter=filter), expected)
-    result = ds.search(filter)
-    matching = set(expected["row"].to_pylist())
-    assert matching <= rows_in(ds, result.at_most, result.paths)
-    # A row for which the filter is false is not in at_least. The same holds for the negated filter.
-    negated = set(source.to_table(filter=~filter)["row"].to_pylist())
-    assert not negated & rows_in(ds, result.at_least, result.paths)
 
 
 # Semantics of values

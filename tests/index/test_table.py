@@ -11,12 +11,10 @@ import pytest
 from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seams import set_constant
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import FORMAT_VERSION
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.zone_bloom import rows as rows_module
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.rows import RowTable, RowTableWriter, read_row_table
 from zonebloom.index.zone_bloom.table import FIELDS, table_schema
@@ -113,35 +111,6 @@ def test_probability_is_written_as_in_lance(probability, text):
     assert float(written) == probability
 
 
-def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
-    size = PARAMETERS.filter_bytes
-    set_constant(monkeypatch, rows_module, "_MAX_BATCH_BYTES", 3 * size + 1)
-    written_table = write(tmp_path / "t", [(0, zones_of(95))])
-    with pa.memory_map(str(tmp_path / "t")) as source:
-        file = pa.ipc.open_file(source)
-        lengths = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
-    assert lengths == [3, 3, 3, 1]
-    monkeypatch.undo()
-    table_in_one_batch = write(tmp_path / "u", [(0, zones_of(95))])
-    assert (
-        opened(tmp_path / "t", written_table)
-        .to_table()
-        .equals(opened(tmp_path / "u", table_in_one_batch).to_table())
-    )
-
-
-def test_zones_of_small_files_share_batches(tmp_path, monkeypatch):
-    set_constant(monkeypatch, rows_module, "_SHARED_BATCH_BYTES", 20 * PARAMETERS.filter_bytes)
-    runs = [(fragment, zones_of(5, 5 * fragment)) for fragment in range(100)]
-    written_table = write(tmp_path / "t", runs)
-    with pa.memory_map(str(tmp_path / "t")) as source:
-        assert 5 <= pa.ipc.open_file(source).num_record_batches <= 25
-    table = opened(tmp_path / "t", written_table).to_table()
-    assert table["fragment_id"].to_pylist() == list(range(100))
-    filters = [zones.filters.tobytes() for _, (zones,) in runs]
-    assert table["bloom_filter_data"].to_pylist() == filters
-
-
 # Reading
 
 
@@ -168,24 +137,6 @@ def test_round_trip(written):
     }
 
 
-def test_a_file_is_read_into_memory_once(tmp_path):
-    parameters = ZoneParameters(8192, 0.00057)
-    written_table = write(
-        tmp_path / "t", [(0, zones_of(8192 * 64, parameters=parameters))], parameters
-    )
-    assert written_table.num_bytes > 2 << 20
-    before = pa.total_allocated_bytes()
-    table = opened(tmp_path / "t", written_table)
-    assert (
-        written_table.num_bytes
-        <= pa.total_allocated_bytes() - before
-        < written_table.num_bytes + (1 << 16)
-    )
-    assert not table.words.flags.owndata
-    assert not table.words.flags.writeable
-    assert all(np.shares_memory(table.filter_words(zone), table.words) for zone in (0, 63))
-
-
 def test_a_table_without_zones(tmp_path):
     written_table = write(tmp_path / "t", [])
     table = opened(tmp_path / "t", written_table)
@@ -199,14 +150,6 @@ def test_filters_of_zones_may_differ_in_size():
     table = RowTable(stored(columns_of(filters)), "t")
     assert table.num_blocks.tolist() == [1, 604, 2, 1024]
     assert [table.filter_words(zone).tobytes() for zone in range(4)] == filters
-
-
-def test_an_aborted_file_is_not_a_table(tmp_path):
-    writer = RowTableWriter(LOCAL, str(tmp_path / "t"), 10, 0.01)
-    writer.write(0, zones_of(50)[0])
-    writer.abort()
-    with pytest.raises(CorruptIndex):
-        RowTable(pa.py_buffer((tmp_path / "t").read_bytes()), "t")
 
 
 # Damage
@@ -245,18 +188,6 @@ def test_the_checksum_detects_every_flipped_byte(written):
         with pytest.raises(CorruptIndex, match="checksum"):
             opened(path, written_table)
         check_survives(damaged)
-
-
-def test_every_truncation_is_refused(written):
-    path, written_table, _ = written
-    data = path.read_bytes()
-    for size in [0, 1, 7, 8, *random.Random(6).sample(range(len(data)), 100), len(data) - 1]:
-        path.write_bytes(data[:size])
-        with pytest.raises(CorruptIndex):
-            opened(path, written_table)
-        with pytest.raises(CorruptIndex):
-            RowTable(pa.py_buffer(data[:size]), str(path))
-        check_survives(data[:size])
 
 
 _SMALL_TABLE = stored(columns_of([b"\x11" * 64, b"\x22" * 32])).to_pybytes()
@@ -389,17 +320,6 @@ def test_offsets_that_decrease_or_leave_the_file_are_refused():
         forged = honest.replace(offsets, np.array(bad, dtype=np.int32).tobytes())
         with pytest.raises(CorruptIndex):
             RowTable(pa.py_buffer(forged), "there")
-
-
-def test_a_compressed_table_is_refused_rather_than_read_outside_its_file():
-    schema = table_schema(8192, 0.00057)
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, schema, options=options) as file:
-        columns = columns_of([bytes(32 * 1024)])
-        file.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    with pytest.raises(CorruptIndex, match="its buffers are compressed"):
-        RowTable(sink.getvalue(), "there")
 
 
 def test_unaligned_filters_are_refused():

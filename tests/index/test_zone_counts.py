@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +10,6 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
 
 FILE_ROWS = 40, 1, 17, 25
 NUM_ADDRESSED = 50
@@ -73,66 +69,3 @@ def test_kept_zones_are_those_with_a_row_of_any_range(
                 kept_zones.add((fragment, row // items))
     assert view.num_zones == len(all_zones)
     assert view.count_kept_zones(addresses_of(ranges)) == len(kept_zones)
-
-
-fragments = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 30)), max_size=6)
-
-
-@given(fragments, st.integers(1, 9))
-def test_runs_have_the_zones_that_they_were_made_from(
-    fragments: list[tuple[int, int]], items: int
-) -> None:
-    zones = [
-        (fragment, start, min(items, num_rows - start))
-        for fragment, num_rows in fragments
-        for start in range(0, num_rows, items)
-    ]
-    ids, starts, lengths = (
-        np.array([zone[i] for zone in zones], dtype=np.uint64) for i in range(3)
-    )
-    runs = ZoneRuns.from_zones(ids, starts, lengths, items)
-    runs.require_valid(len(zones))
-    assert len(runs) == len(zones)
-    located = runs.locate(np.arange(len(zones)))
-    assert list(zip(*(array.tolist() for array in located), strict=True)) == zones
-    is_selected = runs.fragment_ids % np.uint64(2) == 0
-    selected = runs.select(is_selected)
-    located = selected.locate(np.arange(len(selected)))
-    assert list(zip(*(array.tolist() for array in located), strict=True)) == [
-        zone for zone in zones if zone[0] % 2 == 0
-    ]
-
-
-class SetTable(IndexTable):
-    """A table in memory whose zones are sets of hashes."""
-
-    def __init__(self, zones: list[set[int]]):
-        one_row = np.ones(len(zones), dtype=np.uint64)
-        starts = np.arange(len(zones), dtype=np.uint64)
-        self.runs = ZoneRuns.from_zones(0 * starts, starts, one_row, 1)
-        self.has_null = np.zeros(len(zones), dtype=bool)
-        self._zone_sets = zones
-
-    @property
-    def loaded_bytes(self) -> int:
-        return 0
-
-    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        for zone, zone_set in enumerate(self._zone_sets):
-            keys = np.flatnonzero([value in zone_set for value in hashes.tolist()])
-            yield keys, np.full(keys.size, zone)
-
-
-hash_values = st.sampled_from([0, 1, 2, 2**32, 2**63, 2**64 - 1])
-
-
-@given(st.lists(st.sets(hash_values), min_size=1, max_size=8), st.data())
-def test_pairs_of_a_zone_and_a_hash_are_tested_one_by_one(
-    zones: list[set[int]], data: st.DataObject
-) -> None:
-    asked = data.draw(st.lists(st.tuples(st.integers(0, len(zones) - 1), hash_values), max_size=20))
-    may_hold = SetTable(zones).may_hold(
-        np.array([zone for zone, _ in asked], dtype=np.int64),
-        np.array([value for _, value in asked], dtype=np.uint64),
-    )
-    assert may_hold.tolist() == [value in zones[zone] for zone, value in asked]

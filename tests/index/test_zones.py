@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seams import set_constant
 
-from zonebloom.errors import InvalidArgument, UnsupportedType
+from zonebloom.errors import InvalidArgument
 from zonebloom.index.zone_bloom import train as zones_module
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
@@ -70,24 +70,6 @@ def test_zones_of_every_type_equal_the_reference(arrow_type):
     assert listed(train_zones([array], SMALL)) == expected(encoded, SMALL)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda a: a.dictionary_encode(),
-        lambda a: pa.concat_arrays([pa.array(["x"] * 5), a, pa.array([None], a.type)]).slice(
-            5, len(a)
-        ),
-        lambda a: pa.DictionaryArray.from_arrays(
-            pa.array(range(len(a)), pa.int32()), a.cast(pa.string_view())
-        ),
-    ],
-    ids=["dictionary", "slice", "dictionary of views with nulls"],
-)
-def test_zones_of_encoded_and_sliced_arrays_equal_the_plain_ones(make):
-    array = pa.array([None if i % 11 == 5 else f"N{i % 30}" for i in range(100)])
-    assert listed(train_zones([make(array)], SMALL)) == listed(train_zones([array], SMALL))
-
-
 @given(rows, st.data(), st.integers(1, 9))
 def test_any_batches_give_the_zones_of_the_reference(numbers, data, items):
     parameters = ZoneParameters(items, 0.05)
@@ -108,30 +90,7 @@ def test_small_buffers_give_the_same_zones(numbers, items, capacity):
     assert listed(runs) == expected(encode(numbers), parameters)
 
 
-def test_yielded_zones_do_not_change_later():
-    parameters = ZoneParameters(2, 0.05)
-    with pytest.MonkeyPatch.context() as patch:
-        set_constant(patch, zones_module, "_BUFFER_BYTES", parameters.filter_bytes)
-        runs = train_zones([pa.array([None, 1, 2, 3])], parameters)
-        first = next(runs)
-        before = listed([first])
-        rest = list(runs)
-    assert listed([first]) == before
-    assert len(rest) == 1
-
-
-def test_unsupported_types_are_refused_before_the_first_zone():
-    with pytest.raises(UnsupportedType):
-        list(train_zones([pa.array([True])], SMALL))
-
-
 # Parameters
-
-
-def test_the_default_parameters_equal_those_of_lance():
-    parameters = ZoneParameters()
-    assert (parameters.number_of_items, parameters.probability) == (8192, 0.00057)
-    assert parameters.filter_bytes == 32_768
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seams import set_constant
 
-from zonebloom.sbbf import blocks, lookup, sizing
+from zonebloom.sbbf import blocks, lookup
 from zonebloom.sbbf.spec import SALT
 
 BLOCK_COUNTS = [1, 2, 3, 5, 31, 64, 604, 1024]
@@ -76,13 +75,6 @@ def test_check_wants_all_eight_words(words, value):
     assert checked(block, [value])[0] == may_hold(block.tobytes(), xxh64(value))
 
 
-def test_check_writes_every_entry():
-    words = filter_of(4, [b"x"])
-    out = np.ones(2, dtype=bool)
-    blocks.check(words, hashes_of([b"x", b"not there"]), out)
-    assert out.tolist() == [True, False]
-
-
 def several_filters():
     """Filters of different sizes in one memory, with a gap of ones between them."""
     rng = random.Random(3)
@@ -112,15 +104,6 @@ def test_check_any_equals_checking_each_filter():
                 for first, count in zip(firsts.tolist(), counts.tolist(), strict=True)
             ]
             assert out.tolist() == expected
-
-
-def test_check_any_leaves_true_entries_alone():
-    words, firsts, counts, _ = several_filters()
-    out = np.zeros(len(firsts), dtype=bool)
-    out[3] = True
-    blocks.check_filters(words, firsts, counts, hashes_of([b"stranger"]), out)
-    assert out[3]
-    assert not out[5]
 
 
 @pytest.mark.parametrize("max_checks", [0, 10**9])
@@ -181,31 +164,3 @@ def test_any_split_of_the_rows_gives_the_filters_of_the_reference(
     oracle, nulls = expected_zones(zones, num_blocks, zone_rows, values, first_row)
     assert [row.tobytes() for row in filters] == oracle
     assert has_null.tolist() == nulls
-
-
-def test_has_null_is_never_cleared():
-    filters = np.zeros((1, 8), dtype=np.uint32)
-    has_null = np.array([True])
-    no_bitmap = np.empty(0, dtype=np.uint8)
-    blocks.insert_zones(filters, hashes_of([b"x"]), no_bitmap, 0, 0, 8, has_null)
-    assert has_null[0]
-
-
-def check_folded(num_blocks, values):
-    """Folded as far as it goes, a filter is what inserting into that many blocks makes."""
-    folded = sizing.fold_filter(filter_of(num_blocks, values), 1.0)
-    odd = num_blocks // (num_blocks & -num_blocks)
-    assert folded.tobytes() == reference_filter(odd, values)
-    assert checked(folded, values).all()
-
-
-@given(st.integers(1, 120), st.lists(st.binary(max_size=9), max_size=40))
-def test_fold_loses_no_value(num_blocks, values):
-    check_folded(num_blocks, values)
-
-
-def test_threads_that_insert_at_once_do_not_disturb_each_other():
-    parts = [numbers(5000, seed=i) for i in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda values: filter_of(604, values).tobytes(), parts))
-    assert made == [filter_of(604, values).tobytes() for values in parts]

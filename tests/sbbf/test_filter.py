@@ -34,14 +34,6 @@ def test_insert_takes_chunked_arrays_and_plain_lists():
     assert bloom_of(pa.chunked_array([], pa.int64())) == Sbbf(100, 0.01)
 
 
-def test_check_takes_chunked_arrays_and_plain_lists():
-    bloom = bloom_of(["a", "b"])
-    assert bloom.check(["a", "zzz", None]).tolist() == [True, False, False]
-    chunks = pa.chunked_array([["zzz"], [], ["b", None]])
-    assert bloom.check(chunks).tolist() == [False, True, False]
-    assert bloom.check(pa.chunked_array([], pa.string())).tolist() == []
-
-
 def test_a_null_is_never_found_even_in_a_full_filter():
     full = Sbbf.from_bytes(b"\xff" * 32)
     assert full.check(pa.array([1, None, 3])).tolist() == [True, False, True]
@@ -123,15 +115,6 @@ def test_fold_leaves_the_filter_alone_and_gives_a_copy_when_nothing_fits():
     assert folded == bloom
     folded.insert([-1])
     assert bloom.to_bytes() == before
-
-
-def test_fold_stops_at_an_odd_number_of_blocks():
-    assert Sbbf(8192, sizing="exact").fold(0.5).num_blocks == 604 // 4
-
-
-def test_fold_refuses_an_impossible_target():
-    with pytest.raises(InvalidArgument, match="probability"):
-        Sbbf(10).fold(0)
 
 
 def test_fill_and_estimated_fpp_are_counted_from_the_bits():

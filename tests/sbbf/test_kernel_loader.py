@@ -97,34 +97,6 @@ def test_kernels_are_loaded_after_opening_and_find_the_same_rows(folder):
     assert has_modules
 
 
-def test_a_dataset_without_an_index_loads_nothing(tmp_path):
-    pq.write_table(pa.table({"id": range(100)}), tmp_path / "0.parquet")
-    output = run_quietly(
-        """
-        OPEN
-        time.sleep(2 * kernel_loader._IDLE_SECONDS)
-        print(threading.active_count(), "numba" in sys.modules)
-        """,
-        tmp_path,
-    )
-    assert output.split() == ["1", "False"]
-
-
-def test_a_command_starts_no_thread(folder):
-    output = run_python(
-        """
-        import sys, threading
-        from zonebloom.cli.main import main
-        from zonebloom.sbbf.kernel_loader import KERNELS
-
-        assert main(["lookup", sys.argv[1], "id = 42"]) == 0
-        print(KERNELS._thread, "numba" in sys.modules)
-        """,
-        folder,
-    )
-    assert output.splitlines()[-1] == "None False"
-
-
 def test_many_threads_find_their_rows_while_kernels_are_loaded(folder):
     output = run_quietly(
         f"""
@@ -187,33 +159,6 @@ def test_a_process_that_is_forked_meanwhile_loads_kernels_itself(folder, stage):
     assert [json.loads(line) for line in output.splitlines()] == [expected, expected]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_the_thread_goes_on_after_each_of_two_forks(folder):
-    output = run_quietly(
-        """
-        OPEN
-        import warnings
-        warnings.simplefilter("ignore")
-        children = []
-        for module in ("numba", "zonebloom.sbbf.blocks"):
-            wait_until(lambda: module in sys.modules)
-            was_loading = KERNELS._thread.is_alive()
-            child = os.fork()
-            if not child:
-                # Nobody starts a thread here but a lookup.
-                assert KERNELS._thread is None and look_up(42)
-                wait_until(lambda: KERNELS.are_loaded)
-                os._exit(0)
-            assert was_loading and (KERNELS._thread.is_alive() or KERNELS.are_loaded)
-            children.append(child)
-        wait_until(lambda: KERNELS.are_loaded)
-        print([os.waitpid(child, 0)[1] for child in children], look_up(42))
-        """,
-        folder,
-    )
-    assert output == f"[0, 0] {rows_of(42)}\n"
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_process_exits_while_kernels_are_loaded(folder, stage):
     assert run_quietly(f"OPEN\nwait_until(lambda: {STAGES[stage]})\nprint(look_up(42))", folder)
@@ -235,21 +180,6 @@ def test_a_process_exits_while_kernels_are_compiled(tmp_path, folder, seconds):
     assert output == f"False {rows_of(42)}\n"
 
 
-def test_a_large_piece_of_work_does_not_wait_for_the_thread(folder):
-    """Many keys are looked up with kernels, although the thread has not begun."""
-    output = run_quietly(
-        """
-        OPEN
-        kernel_loader.KERNELS._max_checks = 0
-        found = ds.lookup("id", [42, 15_000, -1]).to_pylist()
-        print(json.dumps([found, KERNELS.are_loaded, "numba" in sys.modules]))
-        """,
-        folder,
-    )
-    rows = [{"key_index": 0, **rows_of(42)[0]}, {"key_index": 1, **rows_of(15_000)[0]}]
-    assert json.loads(output) == [rows, False, True]
-
-
 def test_without_threads_kernels_are_loaded_when_they_are_worth_it(folder):
     output = run_quietly(
         """
@@ -269,27 +199,6 @@ def test_without_threads_kernels_are_loaded_when_they_are_worth_it(folder):
         json.dumps(KEYS),
     )
     assert json.loads(output) == [[[rows_of(key) for key in KEYS]] * 2, True]
-
-
-def test_without_a_cache_folder_lookups_do_not_wait(tmp_path, folder):
-    # No folder can be made below a file.
-    for name in ("file", f"zonebloom-{os.geteuid()}"):
-        (tmp_path / name).touch()
-    output = run_quietly(
-        """
-        OPEN
-        from zonebloom.sbbf import cache_folder
-
-        assert cache_folder.path_in_cache("x") is None
-        wait_until(lambda: "zonebloom.sbbf.blocks" in sys.modules)
-        print(KERNELS.are_loaded, look_up(42))
-        """,
-        folder,
-        XDG_CACHE_HOME=str(tmp_path / "file"),
-        TMPDIR=str(tmp_path),
-        HOME=str(tmp_path / "file"),
-    )
-    assert output == f"False {rows_of(42)}\n"
 
 
 def test_an_error_in_the_thread_is_raised_where_kernels_are_needed(folder):

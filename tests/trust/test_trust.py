@@ -28,7 +28,7 @@ PARTS = [
     (faults, 2 * len(faults.SCENARIOS), {"max_faults": 2}),
     (kill, len(WRITERS), {"max_kills": 1}),
     (patches, 2, {}),
-    (foreign, 6, {"rounds": 2}),
+    (foreign, 12, {"rounds": 2}),
     (queries, 6, {}),
 ]
 CASES = [
