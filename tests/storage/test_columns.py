@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +17,7 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column, ColumnsReader
+from zonebloom.sources.source import Fragment, Source
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -30,9 +30,8 @@ def reader_of(path: Path, name: str, wanted: pa.DataType | None = None) -> Colum
         field_type = schema.field(names[0]).type
         for part in names[1:]:
             field_type = field_type.field(part).type
-    return ColumnsReader(
-        pads.ParquetFileFormat(), LOCAL, str(path), [Column(names, field_type)], schema
-    )
+    source, fragment = Source(schema, None, LOCAL, "", ()), Fragment(str(path), "")
+    return ColumnsReader(source, LOCAL, fragment, [Column(names, field_type)])
 
 
 def values_of(reader: ColumnsReader, split: bool = False) -> list:

@@ -23,7 +23,6 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.sources.delta_lake import open_delta
-from zonebloom.sources.kinds import source_kind
 
 deltalake = pytest.importorskip("deltalake")
 from deltalake import DeltaTable, Field, Schema, write_deltalake  # noqa: E402
@@ -57,13 +56,6 @@ def indexed(path):
         write_deltalake(path, rows(seed), mode="append")
     zb.dataset(DeltaTable(path)).create_scalar_index(["id", "key"])
     return path
-
-
-def test_other_objects_are_not_taken_for_delta_tables(path):
-    write_deltalake(path, rows(0, 10))
-    kinds = [source_kind(source) for source in (DeltaTable(path), str(path), rows(0, 10))]
-    assert len(set(kinds)) == 3
-    assert "DeltaTable" in kinds[0].examples[0]
 
 
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):

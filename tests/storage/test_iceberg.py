@@ -22,7 +22,6 @@ from zonebloom.errors import (
     StaleIndexWarning,
     UnsupportedType,
 )
-from zonebloom.sources.kinds import source_kind
 
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
@@ -68,13 +67,6 @@ def same_rows(table, expression: pc.Expression, text: str) -> int:
         assert in_order(table_rows) == in_order(want)
     assert ds.count_rows(filter=text) == want.num_rows
     return want.num_rows
-
-
-def test_other_objects_are_not_taken_for_iceberg_tables(catalog):
-    table = catalog.create_table("n.t", schema=rows(0, 1).schema)
-    kinds = [source_kind(source) for source in (table, "n.t", rows(0, 1))]
-    assert len(set(kinds)) == 3
-    assert "pyiceberg" in kinds[0].examples[0]
 
 
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):

@@ -23,7 +23,7 @@ from pyarrow import csv, orc
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, ZoneBloomWarning
 from zonebloom.sources.column_batches import Column, ColumnsReader
-from zonebloom.sources.source import require_all_rows, stated_row_count
+from zonebloom.sources.source import Fragment, Source, require_all_rows, stated_row_count
 from zonebloom.storage.files import without_short_reads
 
 ROWS = 20_000
@@ -160,7 +160,8 @@ def test_a_build_counts_rows_where_pyarrow_reads_the_store_itself(tmp_path):
     def run(hook: Callable[[int, int], int]) -> int:
         # `without_short_reads` sees only the reads of Python file systems, so bypass it here.
         files = ShortReads(hook).wrapped()
-        reader = ColumnsReader(pads.ParquetFileFormat(), files, path, [column], TABLE.schema)
+        source = Source(TABLE.schema, None, files, "", ())
+        reader = ColumnsReader(source, files, Fragment(path, ""), [column])
         return sum(len(arrays[0]) for run in reader.runs(split=True) for arrays in reader.read(run))
 
     clean = OneRead(-1, is_empty=True)

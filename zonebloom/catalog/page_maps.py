@@ -20,6 +20,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap, merge_page_maps
+from zonebloom.storage.files import ReadCounter
 
 # Page maps of more bytes than this are loaded only for the fragments of a lookup, because
 # transferring more takes longer than another round trip.
@@ -31,14 +32,14 @@ _MAX_MERGED_BYTES = 64 << 10
 
 
 class PageMaps:
-    """The page maps of a version, loaded when first needed. `read_bytes` counts loaded bytes."""
+    """The page maps of a version, loaded when first needed. ``counter`` counts their bytes."""
 
     def __init__(self, catalog: Catalog, entries: Sequence[PageMapEntry]):
         self._catalog = catalog
         self._all_entries = entries
         self._loaded: dict[str, PageMap | None] = {}
         self._is_loaded_ahead = False
-        self.read_bytes: int = 0
+        self.counter = ReadCounter()
 
     @cached_property
     def _entries_by_fragment(self) -> dict[int, PageMapEntry]:
@@ -59,7 +60,7 @@ class PageMaps:
         # `file_pages` reads a damaged page map again, and warns.
         with suppress(CorruptIndex):
             self._loaded[entry.segment] = load_page_map(self._catalog, entry)
-            self.read_bytes += entry.num_bytes
+            self.counter.add(entry.num_bytes)
 
     def file_pages(self, fragment: PresentFragment) -> FilePages | None:
         """Return where the pages of a fragment lie, or None if no page map says so.
@@ -72,7 +73,7 @@ class PageMaps:
         try:
             if entry.segment not in self._loaded:
                 self._loaded[entry.segment] = load_page_map(self._catalog, entry)
-                self.read_bytes += entry.num_bytes
+                self.counter.add(entry.num_bytes)
             page_map = self._loaded[entry.segment]
             if page_map is None:
                 return None

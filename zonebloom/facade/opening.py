@@ -18,7 +18,7 @@ from zonebloom.facade.engine import active_spark_session
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.discovery import Partitioning, Schema
-from zonebloom.sources.kinds import SourceOptions, source_kind
+from zonebloom.sources.kinds import SourceOptions, may_have_other_files, open_files
 from zonebloom.sources.source import Source, Stale
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, is_uri
@@ -221,7 +221,7 @@ def open_source(source: Any, options: OpenOptions) -> OpenedSource:
     options = options.checked()
     is_path = isinstance(source, str | os.PathLike)
     title = arguments.require_path(source, "source") if is_path else None
-    is_listed = source_kind(source).is_listed(source)
+    is_listed = may_have_other_files(source)
     source, filesystem = _absolute_source(source, title, options.filesystem)
     list_files = SourceLister(source, replace_fields(options, filesystem=filesystem))
     files, catalog = list_files()
@@ -264,7 +264,7 @@ def _list_files(
 
     ``index_dir`` replaces that of the options, for example after the index was moved.
     """
-    files = source_kind(source).open(source, options)
+    files = open_files(source, options)
     if files.is_in_memory:
         return files, _temporary_catalog(options.index_dir)
     files = replace_fields(files, stale=options.stale)

@@ -316,7 +316,7 @@ class OpenedDataset:
         bytes_before = {}
         if is_described:
             bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
-        map_bytes_before = self._page_maps.read_bytes
+        map_bytes_before = self._page_maps.counter.num_bytes
         snapshot, search = self.search_filter(predicate, cost)
         return plan_search(
             snapshot,

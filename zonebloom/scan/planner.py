@@ -97,7 +97,9 @@ def plan_search(
     return replace(
         plan,
         unanswered=tuple((str(part), reason) for part, reason in search.unanswered),
-        index_bytes=sum(read_bytes.values()) + snapshot.page_maps.read_bytes - map_bytes_before,
+        index_bytes=sum(read_bytes.values())
+        + snapshot.page_maps.counter.num_bytes
+        - map_bytes_before,
         indices=tuple(
             _index_use(view, search, read_bytes[name]) for name, view in search.used_views.items()
         ),

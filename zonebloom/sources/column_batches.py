@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,10 @@ from zonebloom.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
 from zonebloom.sources.source import (
     Fragment,
     Source,
-    is_plain_parquet,
     missing_column,
     require_all_rows,
     stated_row_count,
 )
-from zonebloom.storage.file_view import FieldNames
 from zonebloom.storage.files import file_errors, without_short_reads
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import decoded_type, has_python_extension, hashed_type
@@ -92,34 +90,25 @@ class ColumnsReader:
 
     def __init__(
         self,
-        format: pads.FileFormat,
+        source: Source,
         filesystem: pafs.FileSystem,
-        path: str,
+        fragment: Fragment,
         columns: Sequence[Column],
-        schema: pa.Schema,
-        names: FieldNames | None = None,
-        defaults: Mapping[str, pa.Scalar] | None = None,
         data: pa.Buffer | None = None,
-        partition: pads.Expression | None = None,
-        constants: Mapping[str, Any] | None = None,
     ):
-        self._format = format
+        self._source = source
         self._filesystem = filesystem
-        self._path = path
+        self._fragment = fragment
+        self._path = fragment.path
         self._columns = tuple(columns)
-        self._schema = schema
-        self._names = names
-        self._defaults = defaults or {}
         self._data = data
-        self._partition = partition
-        self._constants = constants or {}
+        self._constants = source.constants(fragment)
         self._metadata: pq.FileMetaData | None = None
         # The opened file, if its bytes are in memory.
         self._file: pq.ParquetFile | None = None
-        self._is_read_whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
-        if not self._is_read_whole:
+        if self._source.is_parquet:
             self._metadata = self._unencrypted_metadata()
         metadata = self._metadata
         if metadata is None:
@@ -149,7 +138,9 @@ class ColumnsReader:
         """
         num_rows = np.zeros(len(self._columns), dtype=np.int64)
         with file_errors(self._path, _BUILD_ADVICE):
-            fragment = None if run.row_groups is not None else self._open_fragment()
+            fragment = None
+            if run.row_groups is None:
+                fragment = self._source.open(self._fragment, self._filesystem)
             batches = (
                 self._row_group_batches(run)
                 if fragment is None
@@ -175,8 +166,8 @@ class ColumnsReader:
             file = self._open_input()
             if self._data is None:
                 stack.callback(file.close)
-            if self._names is not None:
-                return metadata_with_names(file, self._names)
+            if self._fragment.names is not None:
+                return metadata_with_names(file, self._fragment.names)
             file.seek(max(0, file.size() - TAIL_BYTES))
             tail = file.read()
             if tail.endswith(ENCRYPTED_MAGIC):
@@ -195,66 +186,21 @@ class ColumnsReader:
             return pa.BufferReader(self._data)
         return self._filesystem.open_input_file(self._path)
 
-    def _open_fragment(self) -> pads.Fragment:
-        return self._format.make_fragment(self._path, self._filesystem, self._partition)
-
     def _fragment_batches(self, fragment: pads.Fragment) -> Iterator[list[pa.Array]]:
         projection = {
             str(number): pc.field(*column.path) for number, column in enumerate(self._columns)
         }
         batches = fragment.to_batches(
-            schema=self._schema, columns=projection, batch_size=_BATCH_ROWS, use_threads=False
+            schema=self._source.schema,
+            columns=projection,
+            batch_size=_BATCH_ROWS,
+            use_threads=False,
         )
-        for batch in read_to_end(batches, self._schema):
+        for batch in read_to_end(batches, self._source.schema):
             for values in batch.columns:
                 # Arrays of an IPC file point into its bytes, so check the offsets first.
                 values.validate(full=True)
             yield batch.columns
-
-    def _row_group_batches(self, run: Run) -> Iterator[list[pa.Array]]:
-        file = self._open_file()
-        yield from self._read_row_groups(file, file.schema_arrow, run, self._columns)
-
-    def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
-        """Yield each column with an iterator over its batches alone.
-
-        The file is opened only once, because opening takes time for each of its columns. Exhaust a
-        column's iterator before you take the next column.
-        """
-        file = None
-        for column in self._columns:
-            if run.row_groups is None:
-                yield column, self._column_reader(column).read(run)
-                continue
-            if file is None:
-                with file_errors(self._path, _BUILD_ADVICE):
-                    file = self._open_file()
-                    fields = file.schema_arrow
-            batches = self._read_row_groups(file, fields, run, [column])
-            yield column, self._checked_batches(batches, column, run.num_rows)
-
-    def _column_reader(self, column: Column) -> ColumnsReader:
-        return ColumnsReader(
-            self._format,
-            self._filesystem,
-            self._path,
-            [column],
-            self._schema,
-            self._names,
-            self._defaults,
-            partition=self._partition,
-            constants=self._constants,
-        )
-
-    def _checked_batches(
-        self, batches: Iterator[list[pa.Array]], column: Column, num_stated: int | None
-    ) -> Iterator[list[pa.Array]]:
-        num_rows = 0
-        with file_errors(self._path, _BUILD_ADVICE):
-            for (values,) in batches:
-                num_rows += len(values)
-                yield [self._as_dataset_type(values, column)]
-            require_all_rows(self._path, num_rows, num_stated)
 
     def _open_file(self) -> pq.ParquetFile:
         import pyarrow.parquet as pq
@@ -268,9 +214,9 @@ class ColumnsReader:
             pre_buffer=False,
         )
 
-    def _read_row_groups(
-        self, file: pq.ParquetFile, fields: pa.Schema, run: Run, columns: Sequence[Column]
-    ) -> Iterator[list[pa.Array]]:
+    def _row_group_batches(self, run: Run) -> Iterator[list[pa.Array]]:
+        file, columns = self._open_file(), self._columns
+        fields = file.schema_arrow
         is_stored = [self._is_stored(fields, column) for column in columns]
         # PyArrow reserves memory for all rows of a batch, so do not ask for more than there are.
         num_rows = _BATCH_ROWS if run.num_rows is None else min(run.num_rows, _BATCH_ROWS)
@@ -294,7 +240,7 @@ class ColumnsReader:
     def _default_of(self, column: Column) -> pa.Scalar | None:
         if column.path[0] in self._constants:
             return pa.scalar(self._constants[column.path[0]], column.type)
-        return self._defaults.get(column.name)
+        return self._fragment.defaults.get(column.name)
 
     def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
         if column.path[0] in self._constants:
@@ -336,35 +282,19 @@ class TableColumns:
         for batch in self._table.select(names).to_batches():
             yield [leaf_of(batch.column(column.path[0]), column.path) for column in self._columns]
 
-    def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
-        for column in self._columns:
-            yield column, TableColumns(self._table, [column]).read(run)
-
 
 def columns_reader(
     source: Source,
     fragment: Fragment,
     columns: Sequence[Column],
-    filesystem: pafs.FileSystem | None = None,
     data: pa.Buffer | None = None,
 ) -> ColumnsReader | TableColumns:
     if source.is_in_memory:
         from zonebloom.sources.memory import table_of
 
         return TableColumns(table_of(source), columns)
-    files = without_short_reads(source.filesystem) if filesystem is None else filesystem
-    return ColumnsReader(
-        source.format,
-        files,
-        fragment.path,
-        columns,
-        source.schema,
-        fragment.names,
-        fragment.defaults,
-        data,
-        fragment.partition,
-        source.constants(fragment),
-    )
+    filesystem = without_short_reads(source.filesystem)
+    return ColumnsReader(source, filesystem, fragment, columns, data)
 
 
 def require_fitting_type(source: Source, fragment: Fragment, path: tuple[str, ...]) -> None:

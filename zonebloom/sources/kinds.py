@@ -1,16 +1,12 @@
-"""The kinds of sources that a dataset can be opened from.
-
-A source is what a user gives to `zonebloom.dataset`: paths, a PyArrow dataset, a Delta table. Its
-kind turns it into a `Source`, the files with their schema.
-"""
+"""Open what a user gives to `zonebloom.dataset` as a `Source`: its files with their schema."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from zonebloom.errors import InvalidArgument, SourceError
 from zonebloom.sources.discovery import (
@@ -23,8 +19,6 @@ from zonebloom.sources.discovery import (
 from zonebloom.sources.source import Source
 
 if TYPE_CHECKING:
-    import pyarrow.fs as pafs
-
     from zonebloom.parquet.encryption_keys import ParquetKeys
 
 
@@ -39,134 +33,67 @@ class SourceOptions:
     parquet_keys: ParquetKeys | None = None
 
 
-class SourceKind(Protocol):
-    """One kind of source.
+def open_files(source: Any, options: SourceOptions) -> Source:
+    """Return the files of a source as they are now.
 
-    Attributes
-    ----------
-    examples : tuple of str
-        Sources that a user may give, for the error message that lists all kinds.
+    Raise `SourceError` if it is no source, or `InvalidArgument` for options that it cannot use.
     """
-
-    @property
-    def examples(self) -> tuple[str, ...]: ...
-
-    def accepts(self, source: Any) -> bool:
-        """Return whether a source is of this kind. Do not import the library of the kind."""
-        ...
-
-    def is_listed(self, source: Any) -> bool:
-        """Return whether opening the source again may find other files."""
-        ...
-
-    def open(self, source: Any, options: SourceOptions) -> Source:
-        """Return the files as they are now.
-
-        Raise `InvalidArgument` for options that this kind of source cannot use.
-        """
-        ...
-
-
-class _Files:
-    """Folders, files, patterns, lists of these, and PyArrow datasets."""
-
-    examples = (
-        "a folder",
-        "a file",
-        "a list of files",
-        "a glob",
-        "a URI",
-        "a pyarrow.dataset.Dataset",
-    )
-
-    def accepts(self, source: Any) -> bool:
-        is_list = isinstance(source, Sequence) and not isinstance(source, bytes)
-        return is_list or isinstance(source, str | os.PathLike) or is_dataset(source)
-
-    def is_listed(self, source: Any) -> bool:
-        # Folders of a list are listed too, but only the opened files tell (`has_listed_folders`).
-        return isinstance(source, str | os.PathLike)
-
-    def open(self, source: Any, options: SourceOptions) -> Source:
-        keys = options.parquet_keys
-        if keys is not None and options.format != "parquet":
-            raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
-        files = discover_source(
-            source, options.format, options.filesystem, options.partitioning, options.schema, keys
-        )
-        if keys is None or not files.is_parquet:
-            return files
-        return replace(files, file_format=None, parquet_keys=keys)
-
-
-class _Table(NamedTuple):
-    """Tables of a library, which know their schema, as they are in memory or at the loaded version.
-
-    Attributes
-    ----------
-    examples : tuple of str
-    module, class_name : str
-        The class of the tables.
-    open_table : callable
-        Returns the source of a table and a file system.
-    has_versions : bool
-        Whether the table may load a version with other files.
-    """
-
-    examples: tuple[str, ...]
-    module: str
-    class_name: str
-    open_table: Callable[[Any, Any], Source]
-    has_versions: bool = False
-
-    def accepts(self, source: Any) -> bool:
-        # Whoever has a table has imported its library.
-        library = sys.modules.get(self.module)
-        return library is not None and isinstance(source, getattr(library, self.class_name))
-
-    def is_listed(self, source: Any) -> bool:
-        return self.has_versions
-
-    def open(self, source: Any, options: SourceOptions) -> Source:
+    is_delta = _is_delta(source)
+    if is_delta or _is_iceberg(source) or _is_memory(source):
         require_no_schema(source, options.schema)
         if options.parquet_keys is not None:
             raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
-        return self.open_table(source, options.filesystem)
+        if is_delta:
+            from zonebloom.sources.delta_lake import open_delta
 
+            return open_delta(source, options.filesystem)
+        if _is_iceberg(source):
+            from zonebloom.sources.iceberg import open_iceberg
 
-def _open_memory_table(table: Any, filesystem: pafs.FileSystem | None) -> Source:
-    from zonebloom.sources.memory import open_memory_table
+            return open_iceberg(source, options.filesystem)
+        from zonebloom.sources.memory import open_memory_table
 
-    return open_memory_table(table)
-
-
-def _open_delta(table: Any, filesystem: pafs.FileSystem | None) -> Source:
-    from zonebloom.sources.delta_lake import open_delta
-
-    return open_delta(table, filesystem)
-
-
-def _open_iceberg(table: Any, filesystem: pafs.FileSystem | None) -> Source:
-    from zonebloom.sources.iceberg import open_iceberg
-
-    return open_iceberg(table, filesystem)
-
-
-_KINDS: tuple[SourceKind, ...] = (
-    _Table(("a pyarrow.Table",), "pyarrow", "Table", _open_memory_table),
-    _Table(("a deltalake.DeltaTable",), "deltalake", "DeltaTable", _open_delta, has_versions=True),
-    _Table(("a pyiceberg table",), "pyiceberg.table", "Table", _open_iceberg, has_versions=True),
-    _Files(),
-)
-
-
-def source_kind(source: Any) -> SourceKind:
-    """Return the kind of a source. Raise `SourceError` if there is none."""
-    for kind in _KINDS:
-        if kind.accepts(source):
-            return kind
-    examples = [example for kind in reversed(_KINDS) for example in kind.examples]
-    raise SourceError(
-        f"a {type(source).__name__} is not a dataset; give {', '.join(examples[:-1])} or "
-        f"{examples[-1]}"
+        return open_memory_table(source)
+    is_list = isinstance(source, Sequence) and not isinstance(source, bytes)
+    if not (is_list or isinstance(source, os.PathLike) or is_dataset(source)):
+        raise SourceError(
+            f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, "
+            "a glob, a URI, a pyarrow.dataset.Dataset, a pyiceberg table, a deltalake.DeltaTable "
+            "or a pyarrow.Table"
+        )
+    keys = options.parquet_keys
+    if keys is not None and options.format != "parquet":
+        raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
+    files = discover_source(
+        source, options.format, options.filesystem, options.partitioning, options.schema, keys
     )
+    if keys is None or not files.is_parquet:
+        return files
+    return replace(files, file_format=None, parquet_keys=keys)
+
+
+def may_have_other_files(source: Any) -> bool:
+    """Return whether opening a source again may find other files.
+
+    Folders of a list are listed too, but only the opened files tell: `Source.has_listed_folders`.
+    """
+    # A table of a library may load a version with other files.
+    return isinstance(source, str | os.PathLike) or _is_delta(source) or _is_iceberg(source)
+
+
+def _is_delta(source: Any) -> bool:
+    return _is_instance(source, "deltalake", "DeltaTable")
+
+
+def _is_iceberg(source: Any) -> bool:
+    return _is_instance(source, "pyiceberg.table", "Table")
+
+
+def _is_memory(source: Any) -> bool:
+    return _is_instance(source, "pyarrow", "Table")
+
+
+def _is_instance(source: Any, module: str, class_name: str) -> bool:
+    # Whoever has a table has imported its library.
+    library = sys.modules.get(module)
+    return library is not None and isinstance(source, getattr(library, class_name))

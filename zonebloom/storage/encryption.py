@@ -303,9 +303,6 @@ def encrypted_size(num_bytes: int) -> int:
 class EncryptedFile(RandomAccessFile):
     """An encrypted file, open for random access. Offsets count bytes of the decrypted data."""
 
-    # Each short read decrypts a whole module.
-    read_cost = 128 << 10
-
     def __init__(self, raw: RandomAccessFile, cipher: FileCipher, path: str):
         self._raw = raw
         self.counter, self.has_round_trips = raw.counter, raw.has_round_trips

@@ -53,10 +53,6 @@ class RandomAccessFile:
     operating system, so that the disk reads them in parallel.
     """
 
-    # A separate short read from disk costs about as much as this many more bytes in one read. So a
-    # search for many hashes reads whole blocks.
-    read_cost = 32 << 10
-
     _remote_gap = _REMOTE_INDEX_GAP
 
     # A file that is closed, or whose opening failed, has only these defaults.

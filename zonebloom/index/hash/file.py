@@ -43,7 +43,6 @@ MAX_ZONES = 1 << 32
 _HEAD = struct.Struct("<qd12Q4I")
 _RUN_COLUMNS = 4
 _MAX_TAIL_BYTES = 1 << 31
-_MAX_SLOTS = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
