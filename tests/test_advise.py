@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from typing import Any
 
@@ -19,7 +18,6 @@ from seams import set_constant
 import zonebloom as zb
 from zonebloom.advise import judge
 from zonebloom.cli import main as cli
-from zonebloom.errors import ColumnNotFound, InvalidArgument
 
 ZONE = 250
 ROWS = 100_000
@@ -381,34 +379,6 @@ def test_small_datasets_have_too_few_rows_for_an_index(rows, tmp_path):
     assert advices["a"].verdict == "too few rows"
     assert advices["a"].distinct == rows
     assert "a: there " in str(advices)
-
-
-def test_wrong_arguments_raise(data):
-    _, folder, _ = data
-    ds = zb.dataset(folder)
-    with pytest.raises(ColumnNotFound, match="'nothing'"):
-        ds.advise(["nothing"])
-    with pytest.raises(ColumnNotFound):
-        ds.advise("unique.leaf")
-    with pytest.raises(InvalidArgument):
-        ds.advise(number_of_items=0)
-    with pytest.raises(KeyError):
-        ds.advise("unique")["text"]
-
-
-def test_advice_is_shown_as_a_table(data):
-    *_, advices = data
-    title, headers, *lines = str(advices).splitlines()
-    assert re.match(r"100,000 rows in 400 zones of 250; looked at \d+ zones, read .*B in", title)
-    assert headers.split()[:3] == ["column", "nulls", "distinct"]
-    # The table, the reasons, and the calls.
-    assert lines[len(advices) :] == [*map(str, advices), *advices.calls]
-    assert "BLOOMFILTER of words" in lines[advices.advices.index(advices["message"])]
-    assert repr(advices).startswith("<Advices: index unique, text, ")
-    html = advices._repr_html_()
-    assert html.count("<tr>") == 1 + len(advices)
-    assert all(f"<td>{advice.type}</td>" in html for advice in advices if "<" not in advice.type)
-    assert html.count("ds.create_scalar_index(") == len(advices.calls) == 3
 
 
 def test_the_method_and_the_command_give_the_same_advice(data, tmp_path, capsys):

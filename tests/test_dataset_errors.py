@@ -112,14 +112,6 @@ def test_bad_arguments_are_refused_before_anything_is_written(
     assert not index_folder(folder).exists()
 
 
-def test_an_unsupported_type_is_refused(tmp_path: Path):
-    table = numbered(0, 4, flag=[True] * 4, tags=[[1]] * 4, st=[{"x": 1}] * 4)
-    write_files(tmp_path, [table])
-    ds = zb.dataset(tmp_path)
-    for column, word in (("flag", "bool"), ("tags", "list"), ("st", r"st\.x")):
-        assert_refused(ds, tmp_path, errors.UnsupportedType, [f"'{column}'", word], column)
-
-
 def test_an_existing_name_is_refused_without_replace(folder: Path):
     ds = zb.dataset(folder)
     build(ds, "id", number_of_items=50)
@@ -128,21 +120,6 @@ def test_an_existing_name_is_refused_without_replace(folder: Path):
     )
     build(ds, "name", name="id_idx", number_of_items=50)
     assert [index.column for index in ds.describe_indices()] == ["name"]
-
-
-def test_unknown_index_names_are_refused(folder: Path):
-    ds = zb.dataset(folder)
-    for call in (ds.drop_index, ds.index_statistics, ds.prewarm_index):
-        with pytest.raises(
-            errors.IndexNotFound, match="no index 'nope'; there is: none"
-        ) as error_info:
-            call("nope")
-        assert isinstance(error_info.value, KeyError)
-    build(ds, "id", number_of_items=50)
-    before = listing(folder)
-    with pytest.raises(errors.IndexNotFound, match="there is: id_idx"):
-        ds.drop_index("nope")
-    assert listing(folder) == before
 
 
 # Sources
@@ -182,22 +159,6 @@ def test_damaged_pages_fail_the_build(tmp_path: Path):
     paths[1].write_bytes(data)
     ds = zb.dataset(tmp_path)
     assert_refused(ds, tmp_path, errors.FragmentUnreadable, [r"part-001\.parquet", "repair"], "id")
-
-
-def test_the_error_names_a_file_with_another_schema(tmp_path: Path):
-    write_files(
-        tmp_path,
-        [
-            numbered(0, 5, key=pa.array(range(5), pa.int64())),
-            numbered(5, 5, key=pa.array(list("abcde"))),
-        ],
-    )
-    ds = zb.dataset(tmp_path)
-    words = [r"part-001\.parquet", "'key' as string", "int64", "rewrite the file"]
-    assert_refused(ds, tmp_path, errors.SchemaMismatch, words, "key")
-    # Another column can still be indexed.
-    build(ds, "row", number_of_items=2)
-    assert ds.to_table(["row"], "row = 7")["row"].to_pylist() == [7]
 
 
 def test_duplicate_column_names_are_refused(tmp_path: Path):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import os
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -285,20 +283,6 @@ def test_a_column_whose_name_has_a_dot_is_not_taken_for_a_leaf(tmp_path: Path):
     assert at_most_rows(ds, pc.field("a.b") == 42) == set(range(40, 50))
 
 
-def test_dictionaries_may_have_nulls_among_their_values(tmp_path: Path):
-    codes = pa.array([0, 1, None, 2] * 25, pa.int8())
-    keys = pa.DictionaryArray.from_arrays(codes, pa.array(["a", None, "c"]))
-    table = numbered(0, 100, key=keys)
-    # Parquet refuses to write these; Arrow files hold them.
-    with pa.ipc.new_file(str(tmp_path / "0.arrow"), table.schema) as file:
-        file.write_table(table)
-    ds = zb.dataset(tmp_path, "ipc")
-    build(ds, "key", number_of_items=10)
-    assert ds.to_table(["row"], "key = 'a'")["row"].to_pylist() == list(range(0, 100, 4))
-    assert ds.count_rows("key IS NULL") == 50
-    assert ds.count_rows("key = 'b'") == 0
-
-
 def test_columns_of_only_nulls_or_without_nulls_are_searched(tmp_path: Path):
     write_files(
         tmp_path,
@@ -312,23 +296,6 @@ def test_columns_of_only_nulls_or_without_nulls_are_searched(tmp_path: Path):
     assert ds.count_rows("none IS NULL") == 50
     assert at_most_rows(ds, "all IS NULL") == set()
     assert ds.count_rows("all IS NULL") == 0
-
-
-def test_a_column_may_be_stored_in_a_narrower_type_than_the_schema(tmp_path: Path):
-    """The first file gives the schema; others are cast as a scan casts them."""
-    write_files(
-        tmp_path,
-        [
-            numbered(0, 20, key=pa.array(range(20), pa.int64())),
-            numbered(20, 20, key=pa.array(range(20, 40), pa.int16())),
-            numbered(40, 20, key=pa.array(range(40, 60), pa.uint32())),
-        ],
-    )
-    ds = zb.dataset(tmp_path)
-    build(ds, "key", number_of_items=5)
-    for key in (3, 25, 59, 60):
-        assert_equals_pyarrow(ds, tmp_path, f"key = {key}", pc.field("key") == key)
-        assert len(at_most_rows(ds, f"key = {key}")) <= 10
 
 
 @pytest.mark.parametrize(
@@ -355,41 +322,6 @@ def test_the_error_names_a_refused_type_and_an_alternative(
     assert isinstance(caught.value, TypeError)
     assert str(ds.schema.field("key").type) in str(caught.value)
     assert listing(tmp_path) == before
-
-
-def test_values_outside_pythons_dates_are_found(tmp_path: Path):
-    far = [2**31 - 1, -(2**31), 0]
-    write_files(tmp_path, [numbered(0, 3, key=pa.array(far, pa.int32()).view(pa.date32()))])
-    ds = zb.dataset(tmp_path)
-    build(ds, "key")
-    for row, day in enumerate(far):
-        literal = pa.array([day], pa.int32()).view(pa.date32())[0]
-        filter = pc.field("key") == literal
-        assert ds.to_table(["row"], filter)["row"].to_pylist() == [row]
-    assert ds.count_rows("key = DATE '1970-01-01'") == 1
-
-
-def test_python_values_of_every_kind_work_in_expressions(tmp_path: Path):
-    columns = {
-        "i": 5,
-        "f": 0.1,
-        "s": "text",
-        "b": b"bytes",
-        "d": datetime.date(2024, 2, 29),
-        "ts": datetime.datetime(2024, 2, 29, 12, 30, 1, 123456),
-        "t": datetime.time(23, 59, 59, 999999),
-        "dur": datetime.timedelta(days=1, microseconds=1),
-        "dec": Decimal("12.34"),
-    }
-    rows = [{"row": 0, **columns}, {"row": 1, **dict.fromkeys(columns)}]
-    write_files(tmp_path, [pa.Table.from_pylist(rows)])
-    ds = zb.dataset(tmp_path)
-    for name, value in columns.items():
-        build(ds, name)
-        filter = pc.field(name) == value
-        assert assert_equals_pyarrow(ds, tmp_path, filter, filter)["row"].to_pylist() == [0]
-        assert ds.to_table(["row"], [(name, "=", value)])["row"].to_pylist() == [0]
-        assert ds.to_table(["row"], [(name, "in", [value])])["row"].to_pylist() == [0]
 
 
 @pytest.mark.parametrize("format", ["ipc", "feather", "csv", "json"])

@@ -72,11 +72,6 @@ def test_view_columns_may_get_another_name() -> None:
         assert result["w"][0].as_py() == "a long enough value 5"
 
 
-def test_head_refuses_a_negative_number(folder: Path) -> None:
-    with pytest.raises(errors.InvalidArgument, match="-1"):
-        zb.dataset(folder).head(-1)
-
-
 def test_errors_of_a_filter_and_of_a_file_are_distinguished(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 100)
     ds = zb.dataset(folder)

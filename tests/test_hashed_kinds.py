@@ -6,7 +6,6 @@ import gc
 import math
 import os
 import random
-from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,10 +25,8 @@ import zonebloom as zb
 from zonebloom.building import builder, segments
 from zonebloom.building.tasks import split_into_tasks
 from zonebloom.catalog.names import VERSIONS
-from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import (
     CorruptIndex,
-    IndexNotFound,
     IndexNotUsedWarning,
     SchemaMismatch,
     StaleIndexWarning,
@@ -195,16 +192,6 @@ def test_tables_of_two_indices_exchanged_lose_no_row(tmp_path, kind):
             assert ds.count_rows(f"{column} = {key}") == 1
 
 
-def test_a_page_map_that_is_damaged_does_not_validate(folder):
-    ds = build(folder, "HASH", ["id"])
-    (path,) = index_folder(folder).rglob("pages.arrow")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptIndex, match=r"checksum of .*pages\.arrow"):
-        ds.validate_index("id_idx")
-
-
 # Searches for many keys
 
 
@@ -262,12 +249,6 @@ def test_search_many_lists_files_that_may_hold_any_key(folder):
     whole_files = {(row["key_index"], row["fragment_id"]) for row in rows if row["zone"] is None}
     # The file that is not indexed may hold both keys, and all files may hold NaN.
     assert whole_files == {(0, 4), (2, 4), (0, 0), (0, 1), (0, 2), (0, 3)}
-
-
-def test_search_many_needs_an_index(folder):
-    ds = build(folder, "BLOOMFILTER", ["id"])
-    with pytest.raises(IndexNotFound, match="no index on s"):
-        ds.search_many("s", ["a"])
 
 
 # Regressions
@@ -335,31 +316,6 @@ def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
         assert failure is KeyboardInterrupt
     ds = zb.dataset(folder)
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
-
-
-def test_a_version_that_cannot_be_read_is_not_overwritten(folder, monkeypatch):
-    from zonebloom.catalog.store import Catalog
-
-    ds = build(folder, "BLOOMFILTER", ["id", "s"])
-    original = Catalog.version
-
-    def fail(self, number):
-        with monkeypatch.context() as patch:
-            replace_function(
-                patch,
-                VersionLog,
-                "document",
-                lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")),
-            )
-            return original(self, number)
-
-    replace_function(monkeypatch, Catalog, "version", fail)
-    for change in (lambda: ds.drop_index("id_idx"), lambda: ds.vacuum(timedelta(0))):
-        with pytest.raises(CorruptIndex, match="I/O error"):
-            change()
-    replace_function(monkeypatch, Catalog, "version", original)
-    assert list(zb.dataset(folder).opened.version.indices) == ["id_idx", "s_idx"]
-    assert zb.dataset(folder).validate_index("s_idx")
 
 
 @pytest.mark.parametrize("kind", KINDS)

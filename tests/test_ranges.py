@@ -117,13 +117,6 @@ def test_ranges_are_built_from_pairs_in_any_order(spans):
     check_equals(RowRanges.from_arrays(starts, stops), rows_of(spans))
 
 
-@given(st.sets(st.integers(0, 60)))
-def test_ranges_are_built_from_rows(rows):
-    result = RowRanges.from_rows(np.array(sorted(rows), dtype=np.int64))
-    assert result == RowRanges([(row, row + 1) for row in rows])
-    assert result.rows().tolist() == sorted(rows)
-
-
 LARGEST = 2**63 - 1
 
 
@@ -179,20 +172,6 @@ def test_unsigned_numbers_are_not_rounded():
 def test_invalid_ranges_are_refused(pair):
     with pytest.raises(InvalidArgument, match="0 <= start <= stop"):
         RowRanges([(0, 3), pair])
-
-
-def test_a_window_before_or_past_or_between_ranges_is_empty():
-    result = RowRanges([(10, 20), (40, 50)])
-    for window in [(0, 10), (20, 40), (50, 90), (15, 15), (30, 30)]:
-        check_equals(result.window(*window), set())
-    check_equals(result.window(19, 41), {0, 21})
-
-
-def test_operations_do_not_change_their_operands():
-    one, other = RowRanges([(0, 10), (20, 30)]), RowRanges([(5, 25)])
-    _ = one & other, one | other, one - other, one.window(1, 9), one.shift(3)
-    assert list(one) == [(0, 10), (20, 30)]
-    assert list(other) == [(5, 25)]
 
 
 def test_addresses_may_be_near_the_end_of_int64():
@@ -317,18 +296,6 @@ def test_bounds_hold_for_any_tree_of_and_or_not(tree):
     assert result.at_least.issubset(UNIVERSE)
 
 
-@given(leaves(), leaves())
-def test_the_laws_of_de_morgan_hold(a, b):
-    one, other = a[1], b[1]
-    for left, right in (
-        (~(one & other), ~one | ~other),
-        (~(one | other), ~one & ~other),
-        (~~one, one),
-    ):
-        assert left.at_most == right.at_most
-        assert left.at_least == right.at_least
-
-
 def test_or_with_an_unknown_side_is_everything():
     result = SearchResult(UNIVERSE, at_most=RowRanges([(0, 2)]))
     assert (result | SearchResult(UNIVERSE)).at_most == UNIVERSE
@@ -355,13 +322,6 @@ def test_not_flips_at_most_to_at_least():
     assert flipped.ranges == {0: RowRanges([(2, 6)]), 1: RowRanges([(0, 6)])}
     assert (~flipped).kind == "AtMost"
     assert (~flipped).ranges == {0: RowRanges([(0, 2)])}
-
-
-def test_not_of_nothing_is_everything_and_back():
-    nothing = SearchResult(UNIVERSE, at_most=RowRanges())
-    assert (~nothing).kind == "Exact"
-    assert (~nothing).at_least == UNIVERSE
-    assert (~~nothing).ranges == {}
 
 
 def test_ranges_are_the_bound_the_kind_names_without_empty_fragments():
@@ -391,12 +351,6 @@ def test_a_result_can_be_converted_to_a_table():
         "start": [0, 4, 2],
         "stop": [2, 5, 5],
     }
-
-
-def test_table_of_nothing_has_the_same_schema():
-    nothing = SearchResult(UNIVERSE, at_most=RowRanges())
-    assert nothing.to_table().num_rows == 0
-    assert nothing.to_table().schema == found_in({}).to_table().schema
 
 
 def test_combined_results_keep_their_paths():
@@ -436,22 +390,12 @@ def test_html_escapes_paths():
     assert page.count("<tr>") == 2
 
 
-def test_html_of_a_large_result_is_short():
-    universe = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + 1000) for f in range(100))
-    kept_rows = RowRanges((row, row + 1) for row in range(0, 1000, 10))
-    page = SearchResult(universe, at_most=kept_rows)._repr_html_()
-    assert "... 97 more" in page
-    assert "99 more files" in page and "99 skipped" in page
-    assert len(page) < 10_000
-    everything = SearchResult(universe)._repr_html_()
-    assert everything.count("<tr>") == 21 and "80 kept" in everything
-
-
 @given(st.sets(st.integers(0, 60)), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9))))
 def test_ranges_of_rows_are_those_of_the_same_rows(numbers, bounds):
     rows = np.array(sorted(numbers), dtype=np.int64)
     other = RowRanges([(start, start + length) for start, length in bounds])
     plain = RowRanges.from_rows(rows)
+    assert plain == RowRanges([(row, row + 1) for row in numbers])
     for use in (
         lambda ranges: (list(ranges), ranges.rows().tolist(), len(ranges), bool(ranges)),
         lambda ranges: (ranges == plain, plain == ranges, hash(ranges), repr(ranges)),

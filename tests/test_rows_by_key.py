@@ -19,7 +19,6 @@ from pyarrow import feather
 from seams import replace_function, set_constant
 
 import zonebloom as zb
-from zonebloom import errors
 from zonebloom.index import key_search
 from zonebloom.parquet import key_tests
 from zonebloom.scan import execute, key_numbers, lookup
@@ -217,18 +216,6 @@ def test_lookup_reads_fields_beside_a_struct_in_an_extension_type(tmp_path: Path
         "a": [77, 450],
         "b": [77, 450],
     }
-
-
-def test_invalid_arguments_are_refused(folder: Path) -> None:
-    ds = zb.dataset(folder)
-    with pytest.raises(errors.InvalidArgument, match="give values of type int64"):
-        ds.lookup("id", ["50"])
-    with pytest.raises(errors.ColumnNotFound, match="nowhere"):
-        ds.lookup("nowhere", [1])
-    with pytest.raises(errors.ColumnNotFound, match="nowhere"):
-        ds.lookup("id", [1], ["nowhere"])
-    with pytest.raises(errors.InvalidArgument, match="nulls"):
-        ds.lookup("id", [1], nulls="no")
 
 
 def test_lookup_returns_requested_columns(folder: Path) -> None:

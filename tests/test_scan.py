@@ -356,42 +356,6 @@ def test_hive_partitioned_datasets_equal_pyarrow(tmp_path: Path):
     assert ds.scanner(filter="id = 123").plan().skipped == len(ds.files) - 1
 
 
-def test_path_column_is_not_indexed_but_prunes_files(tmp_path: Path):
-    table = numbered(0, 4000, year=pa.array([2020 + i % 4 for i in range(4000)]))
-    pads.write_dataset(
-        table, tmp_path, format="parquet", partitioning=["year"], partitioning_flavor="hive"
-    )
-    source = pads.dataset(tmp_path, partitioning="hive")
-    counting = CountingFileSystem()
-    through = pads.dataset(
-        str(tmp_path), partitioning="hive", filesystem=counting.wrapped(), format="parquet"
-    )
-    ds = zb.dataset(through)
-    with pytest.raises(errors.InvalidArgument, match="'year' is read from the paths"):
-        build(ds, "year")
-    # The first scan also looks for encrypted columns in the footer.
-    assert_equals_pyarrow(ds, source, "year = 2021", pc.field("year") == 2021)
-    before = counting.data_bytes
-    assert_equals_pyarrow(ds, source, "year = 2021", pc.field("year") == 2021)
-    one = counting.data_bytes - before
-    ds.to_table()
-    assert one < (counting.data_bytes - before - one) / 3
-
-
-def test_index_of_a_later_path_column_is_not_used(tmp_path: Path):
-    for year in (1, 2):
-        path = tmp_path / f"key={year}" / "f.parquet"
-        path.parent.mkdir()
-        # The file contradicts its path, and pyarrow takes the value of the path.
-        pq.write_table(numbered(0, 10, key=pa.array([9] * 10, pa.int32())), path)
-    build(zb.dataset(tmp_path, partitioning=None), "key")
-    source = pads.dataset(tmp_path, partitioning="hive", format="parquet")
-    ds = zb.dataset(source)
-    assert ds.version == 1
-    for key in (1, 2, 9):
-        assert_equals_pyarrow(ds, source, pc.field("key") == key, pc.field("key") == key)
-
-
 # Plans
 
 
@@ -444,17 +408,6 @@ def test_analyze_plan_runs_and_counts(wide: Path):
 
 
 # Bad requests
-
-
-def test_invalid_requests_raise_immediately(ds: zb.Dataset):
-    with pytest.raises(errors.ColumnNotFound, match="no column 'nope'; the dataset has row, id"):
-        ds.scanner(["row", "nope"])
-    with pytest.raises(errors.InvalidArgument, match=r"give a list: \['row'\]"):
-        ds.scanner("row")
-    with pytest.raises(errors.InvalidArgument, match=r"batch_size is 0; .* of at least 1"):
-        ds.scanner(batch_size=0)
-    with pytest.raises(errors.InvalidArgument, match=r"limit is -1; .* of at least 0"):
-        ds.scanner(limit=-1)
 
 
 def test_a_plan_of_another_filter_is_refused(tmp_path: Path):

@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -134,31 +133,6 @@ def test_take_returns_rows_of_the_union(folder: tuple[Path, str]) -> None:
     assert ds.take_rows([0]).to_pylist() == [{"row": 0, "id": 0, "x": 0.0, "later": None}]
 
 
-def test_union_equals_that_of_polars_and_duckdb(tmp_path: Path) -> None:
-    path = written(tmp_path, [first(), second()])
-    ds = zb.dataset(path, schema="union")
-    frame = pl.scan_parquet(
-        path / "*.parquet",
-        missing_columns="insert",
-        extra_columns="ignore",
-        schema={"row": pl.Int64, "id": pl.Int64, "x": pl.Float64, "later": pl.String},
-        cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
-    )
-    relation = duckdb.sql(
-        f"SELECT * FROM read_parquet('{path}/*.parquet', union_by_name=true) ORDER BY row"
-    )
-    assert relation is not None
-    duckdb_table = relation.to_arrow_table()
-    assert duckdb_table.column_names == ds.schema.names
-    for condition in ("later IS NULL", "id = 7", "later = 'name 42'"):
-        table = ds.to_table(filter=condition)
-        expected = duckdb.from_arrow(duckdb_table).filter(condition).to_arrow_table()
-        assert table == expected.cast(table.schema)
-        assert table["row"].to_pylist() == (
-            frame.filter(pl.sql_expr(condition)).collect()["row"].to_list()
-        )
-
-
 PROMOTED: list[tuple[pa.Array, pa.Array, Any]] = [
     (pa.array([1, 2], "i1"), pa.array([300, 2], "i4"), 2),
     (pa.array([1, 2], "u4"), pa.array([-1, 2], "i1"), 2),
@@ -281,18 +255,6 @@ def test_a_schema_may_have_fewer_columns_in_another_order(tmp_path: Path) -> Non
     build(ds, "row", number_of_items=10)
     assert ds.to_table(filter="row = 43").equals(oracle.filter(ROW == 43))
     assert ds.to_polars().filter(pl.col("row") == 43).collect().columns == ["x", "row"]
-
-
-def test_an_index_of_another_type_is_not_used(tmp_path: Path) -> None:
-    path = written(tmp_path, [first()])
-    build(zb.dataset(path), "id", number_of_items=10)
-    pq.write_table(second(), path / "part-1.parquet")
-    ds = zb.dataset(path, schema="union")
-    with pytest.warns(zb.errors.ZoneBloomWarning):
-        table = ds.to_table(filter="id = 7")
-    assert table["row"].to_pylist() == [7]
-    with pytest.warns(zb.errors.ZoneBloomWarning):
-        assert ds.count_rows(f"id = {41 + (1 << 40)}") == 1
 
 
 def test_added_file_may_widen_the_union(tmp_path: Path) -> None:

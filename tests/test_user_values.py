@@ -615,12 +615,3 @@ def test_filters_of_sbbf_hold_nanoseconds() -> None:
     views = view_dictionary(pa.array(TEXTS))
     bloom.insert(views)
     assert bloom.check(pa.array(TEXTS)).all()
-
-
-def test_dictionaries_of_views_can_be_indexed() -> None:
-    column = view_dictionary(pa.array(TEXTS))
-    ds = zb.dataset(pa.table({"key": column, "row": range(3)}))
-    ds.create_scalar_index("key", spark=False, number_of_items=1)
-    for keys in (TEXTS[1:2], column.slice(1, 1), pl.Series(TEXTS[1:2], dtype=pl.Categorical)):
-        assert ds.lookup("key", keys, ["row"])["row"].to_pylist() == [1]
-        assert ds.locate("key", keys)["row"].to_pylist() == [1]

@@ -333,39 +333,3 @@ def test_validation_lists_files_outside_of_the_dataset(folder: Path) -> None:
     os.unlink(folder / "part-002.parquet")
     validated = one.validate_index("i", sample=0)
     assert (validated.changed, validated.gone) == (("part-001.parquet",), ("part-002.parquet",))
-
-
-def test_a_file_replaced_with_the_same_size_and_time_is_found(folder: Path) -> None:
-    path = folder / "part-001.parquet"
-    status = path.stat()
-    ds = build(folder)
-    rows = part(1)
-    other = pa.array([None if i is None else i + 1 for i in rows["id"].to_pylist()], pa.int64())
-    pq.write_table(rows.set_column(0, "id", other), path, row_group_size=40)
-    assert path.stat().st_size == status.st_size
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    for opened in (ds, zb.dataset(folder)):
-        # The change is noticed by other properties of the file, or by its contents.
-        try:
-            result = opened.validate_index("i")
-        except CorruptIndex as error:
-            assert "part-001.parquet excludes" in str(error)
-        else:
-            assert result.changed == ("part-001.parquet",)
-
-
-def test_zones_of_a_longer_file_are_found(folder: Path) -> None:
-    def longer(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
-        """Assign the zones of the first fragment to the others."""
-        (segment,) = entry.segments
-        path = catalog.path(segment.name, "bloomfilter.arrow")
-        table = kind_of(entry).open(catalog, segment, None)
-        writer = RowTableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
-        for fragment, zones in table.zones():
-            writer.write({0: 1, 1: 0}.get(fragment, fragment), zones)
-        validated = writer.close()
-        changed = replace(segment, num_bytes=validated.num_bytes, checksum=validated.checksum)
-        return replace(entry, segments=(changed,))
-
-    with pytest.raises(CorruptIndex, match="excludes"):
-        rewrite(build(folder), longer).validate_index("i", sample=3)
