@@ -84,16 +84,6 @@ def test_the_report_has_a_row_for_every_result(measured_report):
     assert "load average was 1.0 to 2.0" in text
 
 
-def test_a_data_set_has_a_row_for_each_competitor(measured_report):
-    first_results = [result for result in measured_report.results if result.data.is_first]
-    header, _, *rows = tables.full_table(first_results)
-    assert "| IN of 100 | batch, keys/s |" in header
-    assert [row.split(" | ")[0] for row in rows] == [
-        f"| {result.competitor}" for result in first_results
-    ]
-    assert {row.count("|") for row in rows} == {header.count("|")}
-
-
 def test_plots_and_readme_are_written(measured_report, tmp_path):
     report.write(measured_report, tmp_path)
     linked = set(re.findall(r"plots/[\w-]+\.png", report.markdown(measured_report)))
@@ -109,18 +99,6 @@ def test_plots_and_readme_are_written(measured_report, tmp_path):
     assert table.count("\n") == 2 + len(measured_report.scale_results)
     report.write(replace(measured_report, scale_results=[]), tmp_path)
     assert sections.read_section(path, sections.SCALE) == table
-
-
-def test_the_ratio_of_the_best_scan_is_that_of_the_shortest_time(measured_report):
-    for data_set, ratios in tables.shares_of_scans(measured_report.results).items():
-        seconds = {
-            result.competitor: result.warm["IN of 10"].wall
-            for result in measured_report.results
-            if result.data == data_set
-        }
-        best_scan = min(seconds[f"{name} scan"] for name in ("DuckDB", "Polars", "pyarrow"))
-        assert ratios[10] == seconds["zonebloom"] / best_scan
-        assert list(ratios) == [1, 10, 100]
 
 
 def test_the_headline_table_has_a_number_for_each_competitor(root, tmp_path, monkeypatch):

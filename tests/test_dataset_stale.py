@@ -197,17 +197,6 @@ def test_a_copied_dataset_can_be_indexed_and_refreshed(folder: Path, tmp_path_fa
     assert_right(ds, copied, IDS)
 
 
-def test_stale_files_are_read_whole_and_the_plan_shows_it(folder: Path):
-    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
-    ds = zb.dataset(folder)
-    with pytest.warns(StaleIndexWarning):
-        text = ds.scanner(filter="id = 5").explain_plan()
-    assert "part-000.parquet: rows 0-10" in text
-    assert "part-001.parquet: changed since it was indexed" in text
-    assert "2 of 3 fragments covered" in text
-    assert "1 read in part, 1 read whole, 1 skipped" in text
-
-
 def test_a_warning_is_issued_once_and_again_when_more_files_change(folder: Path):
     ds = zb.dataset(folder)
     rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))

@@ -61,30 +61,6 @@ def test_three_files_of_10000_rows_have_two_zones_each(tmp_path: Path):
     assert at_most_rows(ds, "id = 54573") == set(range(10_000, 18_192))
 
 
-@pytest.mark.parametrize("items", [1, 7, 100, 8192, 1 << 20])
-@pytest.mark.parametrize("row_group_size", [1, 33, 1000])
-def test_zones_do_not_follow_row_groups_and_never_cross_a_file(
-    tmp_path: Path, items: int, row_group_size: int
-):
-    lengths = [250, 1, 99, 100]
-    ds = dataset_of_lengths(tmp_path, lengths, row_group_size=row_group_size)
-    build(ds, "id", number_of_items=items)
-    assert zones_of(ds, "id_idx") == expected_zones(lengths, items)
-    assert_rows_are_found(ds, tmp_path, [0, 6, 7, 99, 100, 249, 250, 251, 349, 350, 449])
-
-
-def test_empty_files_between_others_have_no_zones(tmp_path: Path):
-    lengths = [0, 10, 0, 0, 25, 0]
-    ds = dataset_of_lengths(tmp_path, lengths)
-    build(ds, "id", number_of_items=10)
-    assert zones_of(ds, "id_idx") == [(1, 0, 10), (4, 0, 10), (4, 10, 10), (4, 20, 5)]
-    described = ds.describe_indices()[0]
-    assert (described.num_fragments_indexed, described.num_fragments) == (6, 6)
-    assert described.num_rows_indexed == 35
-    assert_rows_are_found(ds, tmp_path, [0, 9, 10, 34])
-    assert ds.to_table().num_rows == 35
-
-
 def test_a_dataset_of_empty_files_is_searched(tmp_path: Path):
     ds = dataset_of_lengths(tmp_path, [0, 0])
     build(ds, "id")

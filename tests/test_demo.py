@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,19 +103,6 @@ def test_each_lookup_reads_less_than_a_scan_or_says_why_not(tables, folder):
             assert 2 * result.kept_zones > result.num_zones
 
 
-@pytest.mark.parametrize(
-    ("index_bytes", "kept_zones", "reason"),
-    [
-        (1_000, 1, "1 of 29 zones may hold a match, but the first lookup of a column also reads"),
-        (0, 1, "only 1 of 29 zones may hold a match, but they share pages"),
-        (0, 20, "20 of 29 zones may hold a match, so a lookup reads nearly as much as a scan"),
-    ],
-)
-def test_a_lookup_that_saves_little_says_why(index_bytes, kept_zones, reason):
-    stats = SimpleNamespace(index_bytes=index_bytes, data_bytes=500)
-    assert demo._explain_no_win(stats, kept_zones, 29).startswith(reason)  # type: ignore[arg-type]
-
-
 def test_the_lookups_include_helpful_and_useless_indices(tables, folder):
     kept_zones = {
         lookup.filter: run_lookup(folder, lookup, tables).kept_zones for lookup in demo.LOOKUPS
@@ -124,11 +110,6 @@ def test_the_lookups_include_helpful_and_useless_indices(tables, folder):
     assert kept_zones["tailnum = 'N557AS'"] == 1
     assert kept_zones["tailnum = 'N725MQ'"] > 30
     assert kept_zones["tailnum = 'N812MQ' AND flight = 4449"] == 2
-
-
-def test_run_lookup_detects_different_rows(tables, folder):
-    lookup = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
-    assert not run_lookup(folder, lookup, tables).same_rows
 
 
 def test_the_commands_to_try_next_work(tables, folder, capsys):

@@ -17,10 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from drifting import PAIRS, Pair, requests_for_key, write_file
 from pyarrow import csv, feather
-from seams import replace_function
 
 import zonebloom as zb
-from zonebloom import snapshot
 from zonebloom.errors import SchemaMismatch, ZoneBloomError
 
 # The types of indices by their options. None stands for no index.
@@ -72,41 +70,6 @@ def test_no_request_loses_a_row(tmp_path, pair: Pair, schema: Any):
                 ds.optimize.optimize_indices()
                 wrong += [f"{kind}, refreshed: {problem}" for problem in problems(ds, pair)]
     assert not wrong
-
-
-def test_schemas_are_read_only_if_a_literal_does_not_fit(tmp_path, monkeypatch):
-    folder = tmp_path / "d"
-    write_file(folder, 0, [1, 2], pa.int32())
-    write_file(folder, 1, [3], pa.int32())
-    zb.dataset(folder).create_scalar_index("k")
-    write_file(folder, 2, [4], pa.int32())
-    paths: list[str] = []
-    replace_function(
-        monkeypatch,
-        snapshot,
-        "require_fitting_type",
-        lambda _, fragment, __: paths.append(fragment.key),
-    )
-    with pytest.warns(zb.errors.StaleIndexWarning):
-        ds = zb.dataset(folder)
-        assert ds.to_table(filter="k IN (1, 4)").num_rows == 2
-    assert ds.lookup("k", [1, 4, None]).num_rows == 2
-    assert ds.locate("k", [1, 4])["row"].null_count == 0
-    assert not paths
-    # The index tells the types of the other files.
-    assert ds.to_table(filter="k = 3000000000").num_rows == 0
-    assert ds.lookup("k", [3_000_000_000]).num_rows == 0
-    assert set(paths) == {"2.parquet"}
-
-
-def test_the_error_names_the_file_and_the_way_out(tmp_path):
-    folder = tmp_path / "d"
-    write_file(folder, 0, [1, 2], pa.int32())
-    write_file(folder, 1, [3_000_000_000], pa.int64())
-    ds = zb.dataset(folder)
-    with pytest.raises(SchemaMismatch, match=r'1\.parquet holds .* int64.* schema="union"'):
-        ds.lookup("k", [3_000_000_000])
-    assert zb.dataset(folder, schema="union").lookup("k", [3_000_000_000]).num_rows == 1
 
 
 @pytest.mark.parametrize("format", ["feather", "csv"])

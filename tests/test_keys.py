@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import uuid
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,25 +232,3 @@ def test_uuids_in_other_spellings_are_refused(ds: zb.Dataset, filter: Any, words
     """The text has 36 bytes, so it would never equal a value of a 16-byte column."""
     with pytest.raises(errors.FilterError, match=words):
         ds.to_table(filter=filter)
-
-
-@pytest.mark.parametrize("text", ["abc", "N14228", "5x", ""])
-def test_the_error_keeps_the_quotes_of_text_that_is_compared_with_a_number(
-    ds: zb.Dataset, text: str
-) -> None:
-    with pytest.raises(errors.FilterError, match="a string is compared") as caught:
-        ds.count_rows(f"int32 = '{text}'")
-    assert "without quotes: 42" in str(caught.value)
-    with pytest.raises(errors.FilterError, match="without quotes: 5"):
-        ds.count_rows("int32 = '5'")
-
-
-def test_keys_from_other_libraries_find_the_same_rows(tmp_path: Path) -> None:
-    import pandas as pd
-    import polars as pl
-
-    ds = zb.dataset(pa.table({"id": range(100)}))
-    ds.create_scalar_index("id", spark=False, number_of_items=10)
-    sets = {55}, frozenset([55]), {55: 5}.keys(), {5: 55}.values()
-    for keys in (range(55, 56), (55,), pd.Series([55]), pl.Series([55]), iter([55]), *sets):
-        assert (0, 5) in zones(ds, "id", keys)

@@ -388,36 +388,6 @@ def test_locate_works_with_other_sources(tmp_path, number_of_keys, format):
     assert ds.files_with_keys("id", [5, 8, 9])["num_rows"].to_pylist() == [3]
 
 
-def test_locate_finds_a_million_keys(tmp_path):
-    """Compare with a join in DuckDB. Some keys have several rows, and some rows several keys."""
-    rng = np.random.default_rng(3)
-    tables = [
-        pa.table({"id": rng.integers(0, 300_000, 200_000), "day": rng.integers(0, 9, 200_000)})
-        for _ in range(3)
-    ]
-    e2e.write_files(tmp_path / "t", tables, row_group_size=70_000)
-    ds = zb.dataset(tmp_path / "t")
-    keys = pa.table({"id": rng.integers(0, 600_000, 200_000), "day": rng.integers(0, 9, 200_000)})
-    for global_filter in (None, False, True):
-        if global_filter is not None:
-            e2e.build(ds, "id", global_filter=global_filter)
-        for names in (["id"], ["id", "day"]):
-            result = ds.locate(names, keys)
-            numbered = keys.append_column("key_index", pa.array(range(keys.num_rows)))
-            using = ", ".join(names)
-            connection = duckdb.connect()
-            connection.register("numbered", numbered)
-            wanted = connection.sql(
-                f"SELECT key_index, filename AS path, file_row_number AS row FROM numbered "
-                f"LEFT JOIN read_parquet('{tmp_path}/t/*.parquet', filename=true, "
-                f"file_row_number=true) USING ({using}) ORDER BY ALL"
-            ).to_arrow_table()
-            path = result["path"].cast(pa.string())
-            assert result["key_index"].equals(wanted["key_index"].cast(pa.int64()))
-            assert path.equals(wanted["path"].cast(pa.string()))
-            assert result["row"].equals(wanted["row"])
-
-
 def test_global_filter_excludes_all_of_many_keys(tmp_path):
     """The global filter of the other column is then not searched."""
     numbers = pa.array(range(1000))

@@ -1,12 +1,8 @@
 """Test how names find columns and leaves of structs, in the same case and in another."""
 
-import doctest
-
 import pyarrow as pa
 import pytest
 
-from zonebloom.storage import paths
-from zonebloom.values import columns
 from zonebloom.values.columns import column_path, find_column, find_leaf, find_leaf_type
 
 SCHEMA = pa.schema(
@@ -61,10 +57,3 @@ def test_names_are_compared_without_case_as_in_java():
     assert column_path(SCHEMA, "A.B", ignore_case=True) == ("a.b",)
     assert column_path(SCHEMA, "S.T.w", ignore_case=True) == ("s", "t", "W")
     assert column_path(SCHEMA, "Id", ignore_case=True) == ("Id",)
-
-
-@pytest.mark.parametrize("module", [columns, paths])
-def test_the_examples_of_names_hold(module):
-    results = doctest.testmod(module)
-    assert results.attempted
-    assert not results.failed

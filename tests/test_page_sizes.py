@@ -10,30 +10,10 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import zonebloom as zb
-from zonebloom.base.row_ranges import RowRanges
-from zonebloom.scan.page_sizes import _sizes_of_pages
 
 ROWS = 120_000
-
-
-@given(
-    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9),
-    rows=st.sets(st.integers(0, 80), min_size=1),
-)
-def test_the_pages_that_hold_some_rows_are_counted_once(sizes, rows):
-    edges = np.cumsum([0, *sizes])
-    inside = sorted(row for row in rows if row < edges[-1])
-    expected = [
-        size
-        for start, size in zip(edges.tolist(), sizes, strict=False)
-        if any(start <= row < start + size for row in inside)
-    ]
-    ranges = RowRanges.from_rows(np.array(inside, dtype=np.int64))
-    assert _sizes_of_pages(edges, ranges).tolist() == expected
 
 
 @pytest.fixture(scope="module")

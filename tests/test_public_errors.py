@@ -462,11 +462,6 @@ def test_invalid_calls_raise_pythons_type_error(ds: zb.Dataset) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: ds.scanner(None, None, None, 1, True, None, 5),
         lambda: ds.scanner(nope=1),
-        *(
-            lambda call=call: call(where="id = 5")
-            for call in (ds.scanner, ds.to_table, ds.to_batches, ds.count_rows)
-        ),
-        lambda: ds.head(5, where="id = 5"),
         lambda: zb.dataset(ds.files, where="id = 5"),
         lambda: RANGES & 5,
         lambda: RANGES | None,

@@ -17,7 +17,7 @@ import pytest
 from e2e_helpers import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seams import replace_function, set_constant
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
@@ -249,18 +249,3 @@ def test_an_index_without_training_is_trained_by_a_refresh(tmp_path: Path, kind:
     assert plan.skipped == 1
     with pytest.raises(errors.InvalidArgument, match="train"):
         dataset.create_scalar_index("number", train=2, spark=False)  # pyright: ignore[reportArgumentType]
-
-
-def test_a_limit_bounds_the_rows_in_memory(ds: zb.Dataset, monkeypatch: pytest.MonkeyPatch):
-    sizes: list[int] = []
-    first_rows = ordering._first_rows
-
-    def noting(parts: Any, *arguments: Any) -> pa.Table:
-        sizes.append(sum(part.num_rows for part in parts))
-        return first_rows(parts, *arguments)
-
-    set_constant(monkeypatch, ordering, "_MIN_COLLECTED_ROWS", 100)
-    replace_function(monkeypatch, ordering, "_first_rows", noting)
-    rows = ds.to_table(["id"], order_by=[("id", "descending")], limit=5, batch_size=50)
-    assert rows["id"].to_pylist() == list(range(4 * ROWS - 1, 4 * ROWS - 6, -1))
-    assert max(sizes) <= 150

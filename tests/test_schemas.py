@@ -201,15 +201,6 @@ def test_values_that_would_be_rounded_are_not_indexed(tmp_path: Path) -> None:
         build(ds, "v")
 
 
-def test_types_without_a_union_raise(tmp_path: Path) -> None:
-    path = written(tmp_path, [pa.table({"v": [1]}), pa.table({"v": ["a"]})])
-    with pytest.raises(zb.errors.SchemaMismatch, match="part-1"):
-        zb.dataset(path, schema="union")
-    (path / "part-1.parquet").write_bytes(b"PAR1")
-    with pytest.raises(zb.errors.FragmentUnreadable, match="part-1"):
-        zb.dataset(path, schema="union")
-
-
 def test_leaves_of_structs_are_united(tmp_path: Path) -> None:
     tables = [
         pa.table({"s": pa.array([{"a": 1}, {"a": 2}], pa.struct({"a": pa.int32()}))}),
@@ -277,13 +268,6 @@ def test_build_warns_about_columns_missing_in_the_first_file(tmp_path: Path) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             build(zb.dataset(path, schema=schema), "row")
-
-
-@pytest.mark.parametrize("schema", ["permissive", {"id": "int64"}, 5])
-def test_invalid_schema_argument_raises(tmp_path: Path, schema: Any) -> None:
-    path = written(tmp_path, [first()])
-    with pytest.raises(zb.errors.InvalidArgument, match="union"):
-        zb.dataset(path, schema=schema)
 
 
 def test_source_with_its_own_schema_rejects_another(tmp_path: Path) -> None:

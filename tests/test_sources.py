@@ -12,11 +12,9 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import NoFragments, SourceError
-from zonebloom.storage.store import LocalStore
 
 DAYS = ["2024-05-01", "2024-05-02", None]
 
@@ -181,21 +179,12 @@ def test_a_file_with_the_name_of_a_pattern_hides_no_other(tmp_path, names, patte
 
 
 @pytest.mark.parametrize("partition", ["", "day="])
-def test_a_local_folder_is_searched_for_tables_by_its_listing(tmp_path, monkeypatch, partition):
+def test_a_table_below_a_local_folder_is_noticed(tmp_path, partition):
     for number in range(20):
         folder = tmp_path / "data" / f"{partition}{number}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"id": [number]}), folder / "0.parquet")
-    looked_at, is_folder = [], LocalStore.is_folder
-
-    def noted(store, path):
-        looked_at.append(path)
-        return is_folder(store, path)
-
-    replace_function(monkeypatch, LocalStore, "is_folder", noted)
     assert len(zb.dataset(tmp_path / "data").files) == 20
-    # The folders above are not listed.
-    assert not [path for path in looked_at if os.path.dirname(path) > str(tmp_path / "data")]
     for marker, kind in [("_delta_log", "Delta"), (".hoodie", "Hudi"), ("metadata", "Iceberg")]:
         below = tmp_path / "data" / f"{partition}3" / marker
         below.mkdir()

@@ -45,15 +45,6 @@ def test_rows_are_taken_by_footers_without_an_index(tmp_path: Path) -> None:
     assert result.to_pydict() == {"row": [199, 31]}
 
 
-def test_every_tenth_row_is_taken_at_once(folder: Path) -> None:
-    addresses = pa.array(
-        [address(fragment, offset) for fragment in range(3) for offset in range(0, ROWS, 10)]
-    )
-    assert zb.dataset(folder).take_rows(addresses)["row"].to_pylist() == list(
-        range(0, 3 * ROWS, 10)
-    )
-
-
 def test_columns_may_be_named_computed_or_none(folder: Path) -> None:
     ds = zb.dataset(folder)
     addresses = [7, 5, 7]
@@ -103,13 +94,6 @@ def test_views_inside_structs_are_taken(tmp_path: Path) -> None:
         "value number 3",
         "value number 3",
     ]
-
-
-def test_rows_of_many_files_are_planned_in_one_pass(tmp_path: Path) -> None:
-    folder = plain_dataset(tmp_path, 20, 40)
-    addresses = [address(fragment, offset) for offset in (19, 0, 7) for fragment in range(40)]
-    result = zb.dataset(folder).take_rows(addresses, ["row"])["row"].to_pylist()
-    assert result == [20 * fragment + offset for offset in (19, 0, 7) for fragment in range(40)]
 
 
 @pytest.mark.parametrize("change", ["rewritten", "deleted"])

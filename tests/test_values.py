@@ -7,7 +7,6 @@ type, if PyArrow can make that array exactly.
 
 from __future__ import annotations
 
-import doctest
 import math
 import struct
 from datetime import date, datetime, time, timedelta
@@ -32,8 +31,6 @@ from predicate_oracle import exact
 from seams import set_constant
 
 from zonebloom.sbbf.hashing import hash_array
-from zonebloom.values import columns as names
-from zonebloom.values import literal as literal_module
 from zonebloom.values import normal_types, types
 from zonebloom.values import probe as probe_module
 from zonebloom.values.probe import hash_bytes, hash_keys, probe, probe_many
@@ -444,13 +441,6 @@ def test_many_in_other_layouts(count):
             assert probe_many(column, literals).hashes.size == min(count, 50)
 
 
-@given(
-    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=100), st.sampled_from([*INTEGERS, *FLOATS])
-)
-def test_any_integers_at_once(numbers, column):
-    check_many_is_the_union(column, pa.array(numbers, pa.int64()))
-
-
 def test_no_literal_is_lost_if_there_are_very_many(monkeypatch):
     set_constant(monkeypatch, probe_module, "_MAX_SORTED_HASHES", 100)
     numbers = pa.array(np.random.default_rng(0).permutation(500))
@@ -593,13 +583,6 @@ def test_hashed_values_have_no_dictionaries_or_extensions_and_the_same_hashes(va
     assert converted.to_pylist() == ["a", "bc"]
     assert converted.type in (pa.string_view(), pa.large_string())
     assert hash_array(converted).values.tolist() == hash_array(values).values.tolist()
-
-
-@pytest.mark.parametrize("module", [literal_module, types, names, normal_types])
-def test_docstring_examples(module):
-    results = doctest.testmod(module, extraglobs={"pa": pa})
-    assert results.failed == 0
-    assert results.attempted > 0
 
 
 # Many keys at once
