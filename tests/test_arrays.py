@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 
@@ -30,28 +26,6 @@ def test_integers_are_converted_as_by_pyarrow(kind):
     for beyond in (low - 1, 2**bits):
         with pytest.raises(OverflowError):
             array_of([beyond], kind)
-
-
-@given(st.lists(st.text()))
-def test_text_is_converted_as_by_pyarrow(values):
-    for kind in (pa.string(), pa.large_string(), pa.string_view()):
-        assert_same(array_of(values, kind), pa.array(values, kind))
-
-
-@given(st.lists(st.binary()))
-def test_bytes_are_converted_as_by_pyarrow(values):
-    for kind in (pa.binary(), pa.large_binary()):
-        assert_same(array_of(values, kind), pa.array(values, kind))
-
-
-@given(st.lists(st.floats(allow_nan=False)))
-def test_floats_are_converted_as_by_pyarrow(values):
-    result = array_of(values, pa.float64())
-    assert_same(result, pa.array(values, pa.float64()))
-    # Zeros are equal whatever their sign.
-    assert [math.copysign(1, number.as_py()) for number in result] == [
-        math.copysign(1, v) for v in values
-    ]
 
 
 @pytest.mark.parametrize("kind", [*INTEGERS, pa.float32(), pa.float64(), pa.bool_()], ids=str)

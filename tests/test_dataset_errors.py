@@ -14,12 +14,11 @@ import pytest
 from e2e_helpers import build, listing, numbered, plain_dataset, write_files
 from helpers import index_folder
 from pyarrow import csv
-from seams import replace_function, set_constant
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
-from zonebloom.catalog.store import Catalog
 
 
 @pytest.fixture
@@ -212,19 +211,6 @@ def test_a_failing_progress_callback_stops_the_build_and_leaves_no_files(
     assert zb.dataset(folder).count_rows("id = 5990") == 1
 
 
-@pytest.mark.parametrize("has_index", [False, True], ids=["without an index", "with an index"])
-def test_an_unreadable_second_file_leaves_no_files_of_the_first(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, has_index: bool
-):
-    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
-    ds = zb.dataset(folder)
-    if has_index:
-        build(ds, "id", number_of_items=50)
-    path = folder / "part-001.parquet"
-    path.write_bytes(path.read_bytes()[:-9])
-    assert_refused(ds, folder, errors.FragmentUnreadable, [r"part-001\.parquet"], "id")
-
-
 def test_one_failing_column_leaves_no_files(tmp_path: Path):
     """A list of columns is one build with one commit."""
     write_files(
@@ -234,17 +220,6 @@ def test_one_failing_column_leaves_no_files(tmp_path: Path):
     with pytest.raises(errors.SchemaMismatch):
         ds.create_scalar_index(["row", "key"], spark=False)
     assert not index_folder(tmp_path).exists()
-
-
-def test_a_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    ds = zb.dataset(folder)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise errors.CommitConflict("another writer was faster")
-
-    replace_function(monkeypatch, Catalog, "commit", fail)
-    assert_refused(ds, folder, errors.CommitConflict, ["faster"], "id")
-    assert not index_folder(folder).exists()
 
 
 def test_progress_gets_the_rows_done_and_the_total(folder: Path):

@@ -358,18 +358,6 @@ def test_an_older_index_is_not_used_for_a_file_that_only_a_newer_index_covers(fo
     assert ds.count_rows(condition) == 1
 
 
-def test_a_file_that_two_indices_lack_is_counted_once(folder: Path):
-    ds = zb.dataset(folder)
-    build(ds, "row", number_of_items=10)
-    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
-    build(ds, "name", number_of_items=10)
-    with pytest.warns(StaleIndexWarning, match="1 of 3 files is not covered by the index and is"):
-        assert ds.count_rows("id = 1150 OR row = 5") == 2
-    rewrite(folder / "part-000.parquet", part(0, range(50)))
-    with pytest.warns(StaleIndexWarning, match="2 of 3 files are not .* are read .* index them"):
-        ds.count_rows("id = 1150 OR row = 5")
-
-
 def test_ids_of_deleted_files_are_not_reused(folder: Path):
     os.unlink(folder / "part-002.parquet")
     build(zb.dataset(folder), "name", number_of_items=10)

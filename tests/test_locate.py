@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
-from seams import replace_function, set_constant
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
@@ -399,27 +399,6 @@ def test_global_filter_excludes_all_of_many_keys(tmp_path):
     for first in (absent, pa.array([5] * 20_000)):
         result = ds.locate(["a", "b"], {"a": first, "b": absent})
         assert result.num_rows == result["row"].null_count == 20_000
-
-
-def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):
-    """Zone filters exclude no file if many keys pass them everywhere."""
-    tables = [pa.table({"id": range(5_000 * number, 5_000 * (number + 1))}) for number in range(4)]
-    paths = e2e.write_files(tmp_path / "t", tables)
-    ds = zb.dataset(tmp_path / "t")
-    e2e.build(ds, "id", number_of_items=1000, probability=0.5)
-    read_paths = []
-
-    def located(self, part):
-        read_paths.append(part.fragment.path)
-        yield from whole(self, part)
-
-    whole = module.Execution.matches
-    replace_function(monkeypatch, module.Execution, "matches", located)
-    keys = np.concatenate([np.full(20_000, 12_345), np.arange(13_000, 16_000), [10**9]])
-    result = ds.locate("id", keys)
-    assert sorted(read_paths) == [str(paths[2]), str(paths[3])]
-    is_present = keys < 10**9
-    assert result["row"].to_pylist() == [*(keys[is_present] % 5_000).tolist(), None]
 
 
 def test_locate_converts_keys_of_other_types(tmp_path):

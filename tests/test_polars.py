@@ -269,16 +269,6 @@ def test_a_false_filter_that_needs_all_rows_returns_no_row(fresh):
     assert {"row", "s"} <= set(result.columns)
 
 
-@pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
-@pytest.mark.parametrize("name", FITTING)
-def test_comparisons_with_every_literal_return_the_rows_of_polars(lake, name):
-    ours, theirs = scan(lake), scan_natively(lake)
-    for literal in [*FITTING[name], None]:
-        for compare in (operator.eq, operator.le, pl.Expr.eq_missing):
-            expression = compare(column(name), pl.lit(literal))
-            check(ours.filter(expression), theirs.filter(expression))
-
-
 # Queries of Polars on top of a scan
 
 

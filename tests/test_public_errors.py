@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import io
 import pickle
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -559,12 +558,6 @@ def test_a_notebook_shows_one_message(
         frame for frame in traceback.extract_tb(error.__traceback__) if PACKAGE in frame.filename
     ]
     assert len(ours) <= 8, ours
-
-
-def test_a_missing_package_is_one_message(ds: zb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lance.file", None)
-    error = refused(lambda: ds.index_to_lance("name_idx", "x.lance"), "zonebloom[lance]")
-    assert isinstance(error, errors.MissingDependency)
 
 
 def test_type_errors_name_the_public_class(ds: zb.Dataset) -> None:
