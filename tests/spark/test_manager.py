@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import random
 import warnings
 from pathlib import Path
 
@@ -17,7 +17,6 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import (
     ColumnNotFound,
-    CommitConflict,
     EngineError,
     FragmentUnreadable,
     IndexExists,
@@ -38,12 +37,12 @@ COUNTS = ["Source", "Appended", "Deleted"]
 
 def table(number: int, rows: int = ROWS) -> pa.Table:
     """Return rows of one file, with unique ids and shared names."""
-    random = np.random.default_rng(number)
+    generator = np.random.default_rng(number)
     ids = np.arange(rows) + number * 1_000_000
-    names = [None if i % 9 == 0 else f"n{i}" for i in random.integers(0, 500, rows)]
+    names = [None if i % 9 == 0 else f"n{i}" for i in generator.integers(0, 500, rows)]
     return pa.table(
         {
-            "id": pa.array(random.permutation(ids)),
+            "id": pa.array(generator.permutation(ids)),
             "Name": pa.array(names),
             "flag": pa.array([bool(i % 2) for i in range(rows)]),
             "st": pa.array([{"a": int(i)} for i in ids], pa.struct([("a", pa.int32())])),
@@ -209,129 +208,72 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
     assert os.listdir(ids._documents().path) == ["ids.json"]
 
 
-def test_unknown_refresh_modes_raise(ids):
-    for action in (ids.refresh_index, ids.optimize_index):
-        with pytest.raises(InvalidArgument, match="mode is 'fast'; it is one of"):
-            action("ids", mode="fast")
-
-
 # Refresh
 
 
-def change(lake):
-    """Add one file, rewrite one, and delete one."""
-    write(lake, 7)
-    pq.write_table(table(1).slice(0, 700), lake / "1.parquet")
-    (lake / "2.parquet").unlink()
+class History:
+    """A lake that changes at random, and the files that its index must cover."""
+
+    def __init__(self, lake: Path, seed: int) -> None:
+        self.lake, self.dice = lake, random.Random(seed)
+        self.files = {number: ROWS for number in range(3)}
+        self.covered = dict(self.files)
+        # The last number of rows of each file, so that no version of a file equals another.
+        self.sizes = dict(self.files)
+
+    def change(self) -> None:
+        """Add a file, perhaps again, rewrite one, or delete one."""
+        number = self.dice.randrange(len(self.sizes) + 1)
+        if number in self.files and self.dice.random() < 0.4 and len(self.files) > 2:
+            (self.lake / f"{number}.parquet").unlink()
+            del self.files[number]
+        else:
+            self.files[number] = self.sizes[number] = self.sizes.get(number, ROWS + 1) - 1
+            write(self.lake, number, self.files[number])
+
+    def refresh(self, manager: IndexManager) -> None:
+        mode = self.dice.choice(["full", "incremental", "quick", "quick", "optimize"])
+        if mode == "optimize":
+            manager.optimize_index("ids", self.dice.choice(["quick", "full"]))
+            return
+        totals = set()
+        manager.refresh_index("ids", mode, progress=lambda _, total: totals.add(total))
+        new = {n: rows for n, rows in self.files.items() if self.covered.get(n) != rows}
+        if mode == "quick":
+            # A file that has the name of another one is a changed file, which quick leaves.
+            new = {number: rows for number, rows in new.items() if number not in self.covered}
+            assert totals <= {sum(new.values())}
+        self.covered = {**self.covered, **new} if mode == "quick" else dict(self.files)
 
 
-def test_full_refresh_rebuilds(ids, lake):
-    before = set(zb.dataset(lake).opened.version.indices["ids.id"].segments)
-    change(lake)
-    assert counts(ids) == [3, 2, 2]
-    assert_right(lake, 1)
-    ids.refresh_index("ids")
-    assert counts(ids) == [3, 0, 0]
-    assert_right(lake, 3)
-    assert before.isdisjoint(zb.dataset(lake).opened.version.indices["ids.id"].segments)
+@pytest.mark.parametrize("seed", range(3))
+def test_an_index_follows_any_history_of_its_files(ids, spark, lake, seed):
+    history = History(lake, seed)
+    for _ in range(6):
+        for _ in range(history.dice.randint(0, 3)):
+            history.change()
+        history.refresh(ids)
+        files, covered = history.files.items(), history.covered.items()
+        assert counts(ids) == [len(covered), len(files - covered), len(covered - files)]
+        assert_right(lake, len(files & covered))
+        value = max(history.files) * 1_000_000 + history.dice.randrange(ROWS - 100)
+        frame = spark.read.parquet(str(lake)).where(f"id = {value}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StaleIndexWarning)
+            assert [row.id for row in ids.apply(frame).collect()] == [value]
+        kept = {path.rpartition("/")[2] for path in ids.why_not(frame).relations[0].kept_paths}
+        stale = {f"{number}.parquet" for number, _ in files - covered}
+        assert stale <= kept <= stale | {f"{max(history.files)}.parquet"}
+    ids.refresh_index("ids", "incremental")
+    assert zb.dataset(lake).validate_index("ids.id") >= len(history.files)
 
 
-def test_incremental_refresh_reads_what_changed(ids, lake):
-    write(lake, 7)
-    pq.write_table(table(1).slice(0, 700), lake / "1.parquet")
-    calls = []
-    ids.refresh_index(
-        "ids", mode="incremental", progress=lambda num_rows, total: calls.append((num_rows, total))
-    )
-    # Only rows of the two new files are read.
-    assert {total for _, total in calls} == {ROWS + 700}
-    assert counts(ids) == [4, 0, 0]
-    assert_right(lake, 4)
-    (lake / "2.parquet").unlink()
-    ids.refresh_index("ids", mode="incremental")
-    assert counts(ids) == [3, 0, 0]
-    assert_right(lake, 3)
-    # A refresh without changes leaves the catalog unchanged.
-    version = zb.dataset(lake).version
-    ids.refresh_index("ids", mode="incremental")
-    assert zb.dataset(lake).version == version
-    assert state(ids) == "ACTIVE"
-
-
-def test_quick_refresh_reads_only_appended_files(ids, lake):
-    before = zb.dataset(lake).opened.version.indices["ids.id"].segments
-    change(lake)
-    calls = []
-    ids.refresh_index(
-        "ids", mode="quick", progress=lambda num_rows, total: calls.append((num_rows, total))
-    )
-    # It reads the rows of the new file, but not those of the changed one.
-    assert {total for _, total in calls} == {ROWS}
-    assert set(before) < set(zb.dataset(lake).opened.version.indices["ids.id"].segments)
-    assert counts(ids) == [4, 1, 2]
-    assert_right(lake, 2)
-    row = ids.index("ids").first()
-    assert row.sizeAppendedFiles == (lake / "1.parquet").stat().st_size
-    # There is nothing more for it to do, although two files still differ.
-    version = zb.dataset(lake).version
-    ids.refresh_index("ids", mode="quick")
-    assert zb.dataset(lake).version == version
-    # A file that has the name of a deleted one is a changed file.
-    write(lake, 2, rows=ROWS - 10)
-    ids.refresh_index("ids", mode="quick")
-    assert zb.dataset(lake).version == version
-    assert_right(lake, 2)
-    ids.refresh_index("ids", mode="incremental")
-    assert counts(ids) == [4, 0, 0]
-    assert_right(lake, 4)
-    assert zb.dataset(lake).validate_index("ids.id") == 4
-
-
-def test_quick_refresh_reads_files_that_another_index_covers(ids, lake):
-    write(lake, 7)
-    ids.create_index(str(lake), BFIndexConfig("later", ["id"]))
-    assert [row.numAppendedFiles for row in ids.indexes().collect()] == [1, 0]
-    ids.refresh_index("ids", mode="quick")
-    assert [row.numAppendedFiles for row in ids.indexes().collect()] == [0, 0]
-    assert_right(lake, 4)
-
-
-def test_quick_refreshes_may_merge_segments_with_changed_files(ids, lake):
-    change(lake)
-    # So many segments are merged, together with the zones of files that changed since.
+def test_many_quick_refreshes_merge_segments(ids, lake):
     for number in range(10, 40):
         write(lake, number, rows=200)
         ids.refresh_index("ids", mode="quick")
-    segments = zb.dataset(lake).opened.version.indices["ids.id"].segments
-    assert len(segments) < 31
-    assert counts(ids) == [34, 1, 2]
-    assert_right(lake, 32)
-    ids.optimize_index("ids", mode="full")
-    assert counts(ids) == [34, 1, 2]
-    assert_right(lake, 32)
-    ids.refresh_index("ids", mode="incremental")
+    assert len(zb.dataset(lake).opened.version.indices["ids.id"].segments) < 31
     assert_right(lake, 33)
-    # The merged segment still has the zones of the old files 1 and 2, which no search asks.
-    assert zb.dataset(lake).validate_index("ids.id") == 35
-
-
-def test_optimize_merges_segments(ids, lake):
-    for number in (3, 4):
-        write(lake, number)
-        ids.refresh_index("ids", mode="incremental")
-    tables = {n: len(e.segments) for n, e in zb.dataset(lake).opened.version.indices.items()}
-    assert tables == {"ids.id": 3, "ids.Name": 3}
-    write(lake, 5)
-    ids.optimize_index("ids", mode="quick")
-    entries = zb.dataset(lake).opened.version.indices
-    assert {n: len(e.segments) for n, e in entries.items()} == {"ids.id": 1, "ids.Name": 1}
-    # It reads no data, so the last file stays unindexed.
-    assert_right(lake, 5)
-    size = ids.index("ids").first().sizeIndexFiles
-    ids.optimize_index("ids", mode="full")
-    assert zb.dataset(lake).opened.version.indices == entries
-    assert ids.index("ids").first().sizeIndexFiles == size
-    assert zb.dataset(lake).validate_index("ids.id") == 5
 
 
 def test_the_manager_notices_an_index_that_was_dropped_without_it(ids, lake):
@@ -393,38 +335,6 @@ def test_a_failed_build_changes_nothing(manager, spark, lake):
     (lake / "1.parquet").write_bytes(good)
     manager.refresh_index("ids", mode="incremental")
     assert_right(lake, 3)
-
-
-def test_two_concurrent_managers_do_no_harm(manager, spark, lake):
-    """Only one creation of a name succeeds, and concurrent refreshes do no harm."""
-    other = IndexManager(spark)
-    outcomes = []
-
-    def create(one):
-        try:
-            one.create_index(str(lake), BFIndexConfig("ids", ["id"]))
-            outcomes.append("made")
-        except (IndexExists, CommitConflict) as error:
-            outcomes.append(type(error).__name__)
-
-    def refresh(one):
-        try:
-            one.refresh_index("ids", "full")
-            outcomes.append("made")
-        except CommitConflict as error:
-            outcomes.append(type(error).__name__)
-
-    for action in (create, refresh):
-        outcomes.clear()
-        threads = [threading.Thread(target=action, args=(one,)) for one in (manager, other)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert "made" in outcomes and len(outcomes) == 2
-        assert action is refresh or outcomes.count("made") == 1
-        assert state(manager) == "ACTIVE"
-        assert_right(lake, 3)
 
 
 def test_an_index_name_that_the_catalog_has_is_refused(manager, lake):
@@ -570,12 +480,6 @@ def test_the_manager_indexes_partitioned_data_in_a_separate_index_folder(manager
 
 
 # Sizes
-
-
-def test_filters_over_all_keys_that_would_be_too_large_are_refused(manager, lake):
-    with pytest.raises(InvalidArgument, match="over 128 MiB; give a larger probability"):
-        manager.create_index(str(lake), BFIndexConfig("ids", ["id"], 1 << 40))
-    assert manager.indexes().collect() == []
 
 
 # The conf

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT, THOROUGH, flipped_bits, index_folder, rewrite_document, run_python
@@ -28,7 +25,6 @@ from zonebloom.errors import (
     InvalidArgument,
     NoFragments,
     StaleIndexWarning,
-    ZoneBloomWarning,
 )
 from zonebloom.spark import BFIndexConfig
 from zonebloom.spark.managed_indices import Documents, ManagedIndex, State
@@ -96,20 +92,6 @@ def test_a_folder_that_cannot_be_opened_is_named(tmp_path):
     for action in (documents.all, lambda: documents.get("ids")):
         with pytest.raises(InvalidArgument, match=r"file \(.*set zonebloom\.system"):
             action()
-
-
-def test_only_one_of_eight_threads_creates_a_document(tmp_path):
-    start = threading.Barrier(8)
-
-    def create(number):
-        start.wait()
-        return Documents(str(tmp_path)).create(replace(STORED, expected_num_items=number))
-
-    with ThreadPoolExecutor(8) as pool:
-        outcomes = list(pool.map(create, range(8)))
-    assert outcomes.count(True) == 1
-    stored = Documents(str(tmp_path)).get("ids")
-    assert stored == replace(STORED, expected_num_items=outcomes.index(True))
 
 
 # An action removes only what it made. The files are small, so builds run in this process.
@@ -331,76 +313,7 @@ def _assert_right(lake):
 
 # Documents on an object store
 
-REMOTE = """
-    import sys
-    from local_manager import LocalManager
-    from zonebloom.spark import BFIndexConfig
-    from zonebloom.spark.managed_indices import Documents
-
-    documents = Documents("s3a://system/folder")
-    assert documents.all() == []
-    manager = LocalManager("s3a://system/folder")
-    manager.create_index(sys.argv[1], BFIndexConfig("a b", ["id"]))
-    manager.refresh_index("a b", "quick")
-    manager.delete_index("a b")
-    print([(managed.name, managed.is_deleted) for managed in documents.all()])
-    manager.vacuum_index("a b")
-    print(documents.all())
-"""
-
-
-def test_documents_can_lie_on_an_object_store(lake):
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(
-        ip_address="127.0.0.1", port=0, verbose=False
-    )
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
-        endpoint = {"endpoint_override": f"{host}:{port}", "scheme": "http"}
-        pafs.S3FileSystem(**keys, **endpoint, allow_bucket_creation=True).create_dir("system")
-        printed = run_locally(
-            REMOTE,
-            lake,
-            AWS_ENDPOINT_URL=f"http://{host}:{port}",
-            AWS_ACCESS_KEY_ID="test",
-            AWS_SECRET_ACCESS_KEY="test",
-            AWS_DEFAULT_REGION="us-east-1",
-        )
-        assert printed.splitlines() == ["[('a b', True)]", "[]"]
-    finally:
-        server.stop()
-
-
 # Errors while a failed action is undone
-
-
-def undeletable(lake, name):
-    """Put a file where a segment folder would be, so that deleting the folder fails."""
-    (index_folder(lake) / "segments" / f"{name}-file").write_bytes(b"")
-
-
-def test_a_vacuum_that_cannot_delete_segments_warns_and_succeeds(lake, tmp_path):
-    manager = LocalManager(tmp_path / "system")
-    manager.create_index(lake, IDS)
-    for name in segments(lake):
-        undeletable(lake, name)
-    manager.delete_index("ids")
-    with pytest.warns(ZoneBloomWarning, match=r"segments of ids\.id are left in .*vacuum\(\)"):
-        manager.vacuum_index("ids")
-    assert state_in(tmp_path / "system", lake) == State.DOESNOTEXIST
-    assert in_catalog(lake) == {}
-
-
-def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path):
-    manager = LocalManager(tmp_path / "system")
-    manager.create_index(lake, IDS)
-    old_segments = segments(lake)
-    for name in old_segments:
-        undeletable(lake, name)
-    manager.refresh_index("ids", "full")
-    assert in_use(lake).isdisjoint(old_segments)
-    assert zb.dataset(lake).validate_index("ids.id") == 3
 
 
 def test_the_first_error_is_raised_if_the_cleanup_fails(lake, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,8 @@ from spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
-from zonebloom.spark import BFIndexConfig, IndexManager, filter_join
+from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, InvalidArgument
+from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.managed_indices import SYSTEM_PATH
 from zonebloom.spark.pruning.explanation import Reason
 
@@ -123,20 +122,6 @@ def read(frame):
 # joins
 
 
-def test_the_keys_of_a_join_choose_files(spark, manager, lake, capsys):
-    keys = spark.createDataFrame([(2_003,), (4_001,), (None,)], "id bigint")
-    stored = spark.read.parquet(str(lake))
-    manager.enable()
-    frame = filter_join(stored, keys, "id")
-    assert applied(manager, frame) == rows(stored.join(keys, "id"))
-    assert files(manager, frame) == [2, 4]
-    manager.explain(frame, verbose=True)
-    assert f"zonebloom: 2 of {FILES} files by ids.id" in capsys.readouterr().out
-    outer = stored.join(keys, "id", "left")
-    assert not manager.why_not(outer).is_pruned
-    assert applied(manager, outer) == rows(outer)
-
-
 # apply
 
 
@@ -170,44 +155,6 @@ def test_a_manager_enables_the_session(manager, spark, lake):
 
 
 # Hybrid scan
-
-
-def test_added_and_changed_files_are_read(changing, spark, conf):
-    manager, lake = changing
-    write(lake, 7)
-    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
-    assert files(manager, frame) == [2, 7]
-    with pytest.warns(StaleIndexWarning, match=r"7\.parquet"):
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
-    assert manager.why_not(frame).is_pruned
-
-    # A rewritten file is read, and counts as appended and as deleted.
-    write(lake, 2, rows=ROWS - 100)
-    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 1)")
-    assert files(manager, frame) == [0, 2, 7]
-    with pytest.warns(StaleIndexWarning):
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    assert Reason.STALE_FILES in manager.why_not(frame).reasons
-
-
-def test_appended_files_never_take_an_index_out_of_use(changing, spark, conf):
-    manager, lake = changing
-    for number in range(10, 30):
-        write(lake, number)
-    appended_files = list(range(10, 30))
-    frame = spark.read.parquet(str(lake)).where("id IN (2003, 17004)")
-    # Most bytes are in files that the index does not cover. It excludes five of six others.
-    assert files(manager, frame) == [2, *appended_files]
-    assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
-    with pytest.warns(StaleIndexWarning):
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    manager.refresh_index("ids", mode="quick")
-    assert files(manager, frame) == [2, 17]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    assert read(manager.apply(frame)) == [2]
 
 
 def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spark, conf):
@@ -247,39 +194,6 @@ def test_queries_run_although_the_system_folder_cannot_be_read(
     assert read(manager.apply(spark.read.parquet(str(lake)).where("id = 2003"))) == [1]
     with pytest.raises(InvalidArgument, match="documents of indices cannot be stored in"):
         manager.indexes()
-
-
-def test_deleted_or_changed_files_take_no_index_out_of_use(changing, spark, conf):
-    manager, lake = changing
-    write(lake, 7)
-    write(lake, 0, rows=ROWS - 100)
-
-    def query():
-        return spark.read.parquet(str(lake)).where("id IN (2003, 7004, 5)")
-
-    # One of six files was changed. It is read whole, also after a quick refresh.
-    assert files(manager, query()) == [0, 2, 7]
-    manager.refresh_index("ids", mode="quick")
-    assert files(manager, query()) == [0, 2, 7]
-    frame = query().where("id = 2003")
-    assert files(manager, frame) == [0, 2]
-    with pytest.warns(StaleIndexWarning, match=r"0\.parquet"):
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    # Nor do deleted files take it out of use.
-    for number in (1, 3, 4, 5):
-        (lake / f"{number}.parquet").unlink()
-    frame = query()
-    assert files(manager, frame) == [0, 2, 7]
-    with pytest.warns(StaleIndexWarning):
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    manager.refresh_index("ids", mode="incremental")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    assert files(manager, frame) == [0, 2, 7]
-    (lake / "7.parquet").unlink()
-    conf.set("zonebloom.index.hybridscan.enabled", "false")
-    assert files(manager, query()) == [0, 2]
 
 
 def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
@@ -352,16 +266,6 @@ def test_why_not_gives_a_reason_for_every_scan(manager, spark, lake):
         assert reasons(cached.where("id = 2003")) == {Reason.CACHED}
     finally:
         cached.unpersist()
-
-
-def test_each_relation_of_a_join_uses_its_own_index(manager, spark, lake, tmp_path):
-    other = make_lake(tmp_path / "other", files=2)
-    left, right = spark.read.parquet(str(lake)), spark.read.parquet(str(other))
-    query = left.where("id = 2003").join(right.where("x = 5"), "x")
-    relations = {relation.name: relation for relation in manager.why_not(query).relations}
-    assert relations[f"file:{lake}"].kept_files == 1
-    assert Reason.NO_INDEX in relations[f"file:{other}"].reasons
-    assert applied(manager, query) == rows(query)
 
 
 def test_a_column_may_have_several_indices(changing, spark):

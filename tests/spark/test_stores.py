@@ -127,10 +127,14 @@ def test_a_table_on_a_store_is_indexed_and_queried(spark, bucket, capfd):
     used = manager.apply(spark.read.parquet(path).where("id = 7"))
     assert [row.id for row in used.collect()] == [7] and files_read(used) == [1]
     assert manager.indexes().first().numSourceFiles == FILES
+    text = f"{manager!r}{manager.why_not(used)}"
+    manager.delete_index("ids")
+    manager.vacuum_index("ids")
+    assert manager.indexes().collect() == []
 
     output = capfd.readouterr()
     plans = [frame._jdf.queryExecution().toString() for frame in [*frames, used, joined]]
-    all_text = "".join([*plans, repr(manager), str(manager.why_not(used)), output.out, output.err])
+    all_text = "".join([*plans, text, output.out, output.err])
     assert SECRET not in all_text and SECRET.encode() not in stored(s3, name)
 
 
