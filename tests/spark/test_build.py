@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
@@ -57,21 +56,6 @@ def test_spark_writes_the_same_bytes_as_this_process(spark, lake, column):
         written[-1] = [Path(path).read_bytes() for path in written[-1]]
     assert len(written[0]) == 6
     assert written[0] == written[1]
-
-
-def test_lookups_over_an_index_built_on_spark(spark, lake):
-    dataset = zb.dataset(lake)
-    dataset.create_scalar_index(["id", "name"], spark=spark)
-    scan = pads.dataset(lake, format="parquet")
-    sample_rows = scan.head(40_000).take([0, 100, 29_999, 30_001]).to_pylist()
-    for row in sample_rows:
-        for filter in (f"id = {row['id']}", f"name = '{row['name']}'"):
-            expression = [("id", "=", row["id"])] if "id" in filter else None
-            result = dataset.to_table(filter=expression or filter)
-            column = "id" if "id" in filter else "name"
-            wanted = [r for r in scan.to_table().to_pylist() if r[column] == row[column]]
-            if row[column] is not None:
-                assert result.to_pylist() == wanted
 
 
 @pytest.mark.parametrize("least_bytes", [0, 1 << 30])

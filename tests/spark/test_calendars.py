@@ -20,7 +20,6 @@ from spark_data import settings
 import zonebloom as zb
 import zonebloom.spark.tagging.locate
 from zonebloom.errors import (
-    FragmentUnreadable,
     SchemaMismatch,
 )
 from zonebloom.predicates import ast
@@ -301,7 +300,6 @@ def test_conditions_on_old_times_are_unknown():
     assert isinstance(without_rebased_literals(is_in), ast.Unknown)
 
 
-DAY = datetime.date(1500, 1, 1)
 NESTED = [
     pa.list_(pa.date32()),
     pa.struct({"n": pa.int8(), "x": pa.list_(pa.date32())}),
@@ -316,23 +314,3 @@ NESTED = [
 @pytest.mark.parametrize("arrow_type", NESTED, ids=str)
 def test_nested_times_are_found(arrow_type):
     assert has_times(arrow_type)
-
-
-@pytest.mark.parametrize(
-    "arrow_type", [pa.timestamp("us"), pa.int64(), pa.list_(pa.string()), pa.struct([])]
-)
-def test_types_without_times_are_not_affected_by_the_calendar(arrow_type):
-    assert not has_times(arrow_type)
-
-
-def test_footers_are_read_only_for_times_and_must_be_readable(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"d": [DAY], "id": [1]}), path)
-    source = zb.dataset(tmp_path).opened.source
-    calendars = RebaseCheck.of(source, [])
-    assert calendars.time_columns == {"d"}
-    path.write_bytes(b"no Parquet")
-    (ds,) = (source.open(fragment, source.filesystem) for fragment in source.fragments)
-    calendars.require_modern(ds, ["id"])
-    with pytest.raises(FragmentUnreadable, match=r"cannot read .*a\.parquet"):
-        calendars.require_modern(ds, ["d"])

@@ -132,24 +132,17 @@ def test_tasks_get_keys_that_do_not_pickle(spark, tmp_path, tmp_path_factory):
     assert ds.count_rows("id = 142") == 1
 
 
-def test_joins_use_an_encrypted_index(spark, lake, tmp_path_factory):
-    key_frame = spark.createDataFrame([(42,), (142,), (999,)], "id bigint")
-    wanted = sorted(key_frame.join(spark.read.parquet(lake), "id").collect())
-    frames = []
-    with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
-        ds = zb.dataset(lake, encryption=KEYS)
-        stored = spark.read.parquet(lake)
-        frames.append(zs.filter_join(key_frame, stored, "id", right_index=ds))
-        assert sorted(frames[0].collect()) == wanted != []
-
-
-def test_tag_location_uses_an_encrypted_index(spark, lake, tmp_path_factory):
+def test_joins_and_tags_use_an_encrypted_index(spark, lake, tmp_path_factory):
     keys = spark.createDataFrame([(142,), (999,)], "id bigint")
+    stored = spark.read.parquet(lake)
+    wanted = sorted(keys.join(stored, "id").collect())
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
         ds = zb.dataset(lake, encryption=KEYS)
+        frames.append(zs.filter_join(keys, stored, "id", right_index=ds))
+        assert sorted(frames[0].collect()) == wanted != []
         frames.append(zs.tag_location(keys, ds, "id"))
-        result = {row.id: (row.path, row.row_offset) for row in frames[0].collect()}
+        result = {row.id: (row.path, row.row_offset) for row in frames[1].collect()}
         (file,) = zs.files_with_keys(keys, ds, "id").collect()
     assert result == {142: (f"{lake}/1.parquet", 42), 999: (None, None)}
     assert (file.path, file.num_keys) == (f"{lake}/1.parquet", 1)

@@ -6,7 +6,6 @@ The oracle is the same query without an index.
 from __future__ import annotations
 
 import datetime
-import random
 import threading
 import time
 from decimal import Decimal
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import spark_data
-from helpers import cases
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
@@ -108,128 +106,6 @@ def files_of(frame, roots: str = "fact") -> list[int]:
         for scan in plan.relations
         if any(root.endswith(roots) for root in scan.roots)
     ]
-
-
-# Joins under enable
-
-
-def check(spark, text: str) -> None:
-    """Check that a query returns the rows of Spark alone."""
-    zs.disable(spark)
-    with spark_data.settings(spark, **NO_PUSHDOWN):
-        expected = rows(spark.sql(text))
-    zs.enable(spark)
-    for adaptive in ("true", "false"):
-        with spark_data.settings(spark, **{AQE: adaptive}):
-            assert rows(spark.sql(text)) == expected, text
-
-
-JOINS = {
-    "inner": "SELECT * FROM fact JOIN dim USING (id)",
-    "inner, small side first": "SELECT * FROM dim JOIN fact USING (id)",
-    "list": "SELECT * FROM fact JOIN listed USING (id)",
-    "semi": "SELECT * FROM fact LEFT SEMI JOIN dim USING (id)",
-    "IN of a query": "SELECT * FROM fact WHERE id IN (SELECT id FROM dim)",
-    "exists": "SELECT * FROM fact WHERE EXISTS (SELECT 1 FROM dim WHERE dim.id = fact.id)",
-    "semi, small side first": "SELECT * FROM dim LEFT SEMI JOIN fact USING (id)",
-    "left outer": "SELECT * FROM dim LEFT JOIN fact USING (id)",
-    "right outer": "SELECT * FROM fact RIGHT JOIN dim USING (id)",
-    "anti": "SELECT * FROM dim LEFT ANTI JOIN fact USING (id)",
-    "existence": "SELECT id, x FROM dim WHERE x = 3 OR id IN (SELECT id FROM fact)",
-    "filtered dimension": "SELECT fact.row FROM fact JOIN dim USING (id) WHERE dim.x < 5",
-    "more conditions": "SELECT * FROM fact f JOIN dim d ON f.id = d.id AND f.x + d.x > 9",
-    "aggregated side": (
-        "SELECT * FROM fact JOIN (SELECT id, count(*) n FROM dim GROUP BY id) USING (id)"
-    ),
-    "limit": (
-        "SELECT * FROM fact JOIN (SELECT id FROM dim WHERE x < 9 ORDER BY id, row LIMIT 3) "
-        "USING (id)"
-    ),
-    "union": (
-        "SELECT row FROM fact JOIN (SELECT id FROM dim UNION SELECT id FROM listed) USING (id)"
-    ),
-    "aggregate of the result": "SELECT d.x, count(*) FROM fact f JOIN dim d USING (id) GROUP BY 1",
-    "grouped large side": (
-        "SELECT * FROM (SELECT id, sum(x) FROM fact GROUP BY id) JOIN dim USING (id)"
-    ),
-    "star": ("SELECT f.row FROM fact f JOIN dim d ON f.id = d.id JOIN listed l ON f.id = l.id"),
-    "CTE": "WITH k AS (SELECT id FROM dim) SELECT f.row FROM fact f JOIN k USING (id)",
-    "wider integers": "SELECT fact.row FROM fact JOIN dim ON fact.small = dim.wide",
-    "merge hint": "SELECT /*+ MERGE(fact) */ * FROM fact JOIN dim USING (id)",
-    "shuffle hint": "SELECT /*+ SHUFFLE_HASH(dim) */ * FROM fact JOIN dim USING (id)",
-    **{name: f"SELECT f.row, d.row FROM fact f JOIN dim d USING ({name})" for name in INDEXED[1:]},
-    "outer, large side preserved": "SELECT * FROM fact LEFT JOIN dim USING (id)",
-    "full outer": "SELECT * FROM fact FULL JOIN dim USING (id)",
-    "anti, large side preserved": "SELECT * FROM fact LEFT ANTI JOIN dim USING (id)",
-    "NOT IN": "SELECT * FROM fact WHERE id NOT IN (SELECT id FROM listed)",
-    "null-safe": "SELECT * FROM fact f JOIN dim d ON f.id <=> d.id",
-    "range": "SELECT * FROM fact f JOIN listed l ON f.id BETWEEN l.id AND l.id + 1",
-    "one term of OR": "SELECT * FROM fact f JOIN dim d ON f.id = d.id OR f.x = d.x",
-    "column without index": "SELECT f.row, d.row FROM fact f JOIN dim d ON f.x = d.x AND d.x = 4",
-    "double": "SELECT f.row, d.row FROM fact f JOIN dim d ON f.f = d.f",
-    "keys of all files": "SELECT * FROM fact JOIN every USING (id)",
-    "limit of the large side": (
-        "SELECT * FROM (SELECT * FROM fact ORDER BY row LIMIT 2000) JOIN dim USING (id)"
-    ),
-    "window of the large side": (
-        "SELECT * FROM (SELECT *, row_number() OVER (ORDER BY row) n FROM fact) JOIN dim USING (id)"
-    ),
-}
-
-
-@pytest.mark.parametrize("text", JOINS.values(), ids=JOINS)
-def test_joins_return_the_rows_of_spark(spark, lake, enabled, text):
-    check(spark, text)
-
-
-DIMENSIONS = ["dim", "every", "listed"]
-TYPES = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
-
-
-def random_join(dice: random.Random) -> str:
-    """Return a random query with one or two joins of a large view and small ones."""
-    large = dice.choice(["fact", "fact", "parted"])
-    small = dice.choice(DIMENSIONS)
-    columns = [*INDEXED, "f", "x"] if small == "dim" else ["id"]
-    column = dice.choice(columns)
-    condition = f"f.{column} {dice.choice(['=', '=', '=', '<=>'])} d.{column}"
-    if small == "dim" and dice.random() < 0.3:
-        condition += dice.choice([" AND f.x < d.x", " AND f.name = d.name", " OR f.row = d.row"])
-    side = dice.choice(
-        [
-            small,
-            small,
-            f"(SELECT DISTINCT * FROM {small})",
-            f"(SELECT * FROM {small} WHERE id % 3 = {dice.randrange(3)})",
-            f"(SELECT * FROM {small} WHERE id > 10000000000)",
-        ]
-    )
-    filtered = dice.choice(
-        [
-            large,
-            large,
-            f"(SELECT * FROM {large} WHERE x < 50)",
-            f"(SELECT * FROM {large} WHERE id IN (1003, 6007, 12))",
-            f"(SELECT * FROM {large} UNION ALL SELECT * FROM {large} WHERE x = 1)",
-        ]
-    )
-    type_ = dice.choice(TYPES)
-    if dice.random() < 0.5:
-        left, right, key = f"{filtered} f", f"{side} d", "f.row"
-    else:
-        left, right, key = f"{side} d", f"{filtered} f", "d.id"
-    selected = "*" if dice.random() < 0.4 else f"{key}, count(*) OVER () AS n"
-    text = f"SELECT {selected} FROM {left} {type_} {right} ON {condition}"
-    if dice.random() < 0.3:
-        text = f"SELECT count(*), min({key.split('.')[1]}) FROM ({text.replace('*', key, 1)})"
-    return text
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_random_joins_return_the_rows_of_spark(spark, lake, enabled, part):
-    dice = random.Random(part)
-    for _ in range(cases(300, 40) // 4):
-        check(spark, random_join(dice))
 
 
 # Few keys of filter_join
@@ -326,20 +202,6 @@ def test_a_side_that_differs_each_time_gives_the_keys_that_are_joined(spark, lak
     frame = zs.filter_join(some, spark.sql("SELECT id, row FROM fact"), "id", "left")
     counts = [row["count"] for row in frame.groupBy("id").count().collect()]
     assert len(counts) == 5
-
-
-def test_cached_frames_keep_their_rows(spark, lake, enabled):
-    cached = spark.table("dim").select("id").cache()
-    joined = zs.filter_join(spark.table("fact"), cached, "id").select("row").cache()
-    try:
-        assert cached.count() == 29
-        assert joined.count() > 0
-        assert spark.table("fact").count() == FILES * ROWS
-        zs.disable(spark)
-        assert rows(joined) == rows(spark.table("fact").join(cached, "id").select("row"))
-    finally:
-        joined.unpersist()
-        cached.unpersist()
 
 
 @pytest.mark.parametrize(

@@ -214,25 +214,6 @@ def shuffled(frame):
 BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "10MB"}
 
 
-@pytest.mark.parametrize("join_type", ["inner", "left_semi"])
-@pytest.mark.parametrize(
-    ("column", "keys"),
-    [("id", [3, 5, None, 9_999]), ("name", ["n3", "n17"]), ("b", [b"5", b""])],
-)
-def test_files_without_a_key_of_a_small_side_are_not_read(
-    spark, folder, oracle, column, keys, join_type
-):
-    kind = oracle.schema[column].dataType.simpleString()
-    rows_of_keys = spark.createDataFrame([(key,) for key in keys], f"{column} {kind}")
-    small_side = spark.createDataFrame(rows_of_keys.toArrow(), rows_of_keys.schema)
-    sides = (small_side, oracle.select(column, "row"))
-    with settings(spark, **BROADCASTS):
-        plan = explain_join(*sides, column, join_type, right_index=zb.dataset(folder))
-        assert not plan.used, plan
-        assert rows(plan.frame) == rows(small_side.join(sides[1], column, join_type))
-        assert files_read(plan.frame) == [1]
-
-
 def test_a_small_side_is_computed_once(spark, folder):
     computed = spark.sparkContext.accumulator(0)
 
@@ -410,20 +391,6 @@ def settable_memory(spark):
 
 
 @pytest.mark.usefixtures("settable_memory")
-def test_memory_without_a_unit_is_in_mebibytes(spark):
-    sbbf = Sbbf(30_000, 1e-6)
-    sbbf.insert(pa.array(np.arange(30_000), pa.int32()))
-    # The filter may take a sixteenth: 256 MiB of 4096 MiB, and 64 KiB of 1 MiB.
-    assert 1 << 16 < sbbf.nbytes < 256 << 20
-    for memory in ("4096", "4096m", "4g"):
-        with settings(spark, **{"spark.executor.memory": memory}):
-            assert global_filter.fit_to_memory(spark, sbbf).nbytes == sbbf.nbytes
-    for memory in ("1", "1m", "1048576b"):
-        with settings(spark, **{"spark.executor.memory": memory}):
-            assert global_filter.fit_to_memory(spark, sbbf).nbytes == 1 << 16
-
-
-@pytest.mark.usefixtures("settable_memory")
 @pytest.mark.parametrize("memory", ["lots", "1.5g", "-1"])
 @pytest.mark.parametrize("process", ["driver", "executor"])
 def test_unreadable_memory_is_an_error_that_names_the_setting(spark, process, memory):
@@ -433,24 +400,6 @@ def test_unreadable_memory_is_an_error_that_names_the_setting(spark, process, me
         pytest.raises(RuleNotUsed, match=f"^{name} is '{memory}', .*such as 4g$"),
     ):
         global_filter.fit_to_memory(spark, Sbbf(100, 0.01))
-
-
-@pytest.mark.parametrize("column", ["id", "name", "d"])
-def test_filters_in_pieces_give_the_rows_of_the_join(
-    spark, folder, oracle, other_frame, monkeypatch, column
-):
-    """A filter of several pieces must keep the same rows as one of one piece."""
-    stored = zb.dataset(folder).global_filter(column)
-    key = other_frame.schema[column]
-    whole = global_filter.keep_possible_matches(other_frame, key, stored.sbbf, stored.type)
-    set_constant(monkeypatch, global_filter, "_PIECE_BITS", 2)
-    set_constant(monkeypatch, global_filter, "_PIECE_BLOCKS", 4)
-    assert stored.sbbf.num_blocks > 8
-    pieces = global_filter.keep_possible_matches(other_frame, key, stored.sbbf, stored.type)
-    assert rows(pieces.select(column, "other")) == rows(whole.select(column, "other"))
-    frame = zs.filter_join(other_frame, oracle, column, right_index=folder)
-    assert "LeftSemi" in frame._jdf.queryExecution().optimizedPlan().toString()
-    assert frame.count() == other_frame.join(oracle, column).count()
 
 
 @pytest.mark.parametrize("join_type", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])

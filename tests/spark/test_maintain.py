@@ -143,15 +143,6 @@ def test_a_write_that_fails_is_not_followed(spark, folder, monkeypatch):
     assert not reported
 
 
-def test_a_report_that_fails_fails_no_write(spark, folder, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("the report failed")
-
-    replace_function(monkeypatch, maintain.IndexMaintainer, "refresh_soon", fail)
-    rows(spark, 400, 500).write.insertInto(NAME)
-    assert 401 in stored_ids(folder)
-
-
 def test_the_index_follows_a_managed_table(spark, tmp_path):
     with settings(spark, **{"spark.sql.shuffle.partitions": 2}):
         rows(spark, 0, 100).write.saveAsTable("managed")
@@ -234,13 +225,6 @@ def test_a_column_that_does_not_fit_is_reported(spark, folder):
         other.write.mode("overwrite").parquet(str(folder))
         wait(spark)
     assert spark.read.parquet(str(folder)).where("id = '7'").count() == 1
-
-
-def test_many_writes_are_refreshed_in_the_background(spark, folder):
-    for number in range(5):
-        rows(spark, 400 + number, 401 + number).write.insertInto(NAME)
-    wait(spark)
-    assert unindexed_files(folder) == 0
 
 
 def test_the_wait_ends(spark, folder, monkeypatch):

@@ -31,63 +31,38 @@ OWN = {
     "subquery": "SELECT id FROM a WHERE id IN (SELECT id FROM b)",
     "other columns": "SELECT id, y + id AS g, cast(y AS string) AS y FROM a",
     "nested": "SELECT id FROM (SELECT id, y AS g FROM (SELECT * FROM a) WHERE g < 4) WHERE g > 104",
-    "common table": "WITH c AS (SELECT * FROM a WHERE g < 3) SELECT id FROM c",
     "common tables": """
         WITH c AS (SELECT id AS k, id FROM a), d AS (SELECT id, k FROM c WHERE k < 30)
         SELECT d.id FROM c JOIN d ON c.id = d.k
     """,
-    "inner join": "SELECT a.id, z FROM a JOIN b ON a.id = b.id",
     "left join": "SELECT a.id, z FROM a LEFT JOIN b ON a.id = b.id",
-    "right join": "SELECT a.id, z FROM a RIGHT JOIN b ON a.id = b.id",
     "full join": "SELECT a.id, z FROM a FULL JOIN b ON a.id = b.id",
-    "cross join": "SELECT a.id, z FROM a CROSS JOIN (SELECT z FROM b WHERE z < 3)",
     "semi join": "SELECT * FROM a LEFT SEMI JOIN b ON a.id = b.id",
     "anti join": "SELECT * FROM a LEFT ANTI JOIN b ON a.id = b.id",
-    "natural join": "SELECT id, z FROM a NATURAL JOIN b",
     "self-join, one side": "SELECT l.id, r.y FROM a l JOIN a r ON l.id = r.g",
     "self-join, other side": "SELECT r.id, l.y FROM a l JOIN a r ON l.id = r.g",
-    "lateral join": "SELECT a.id, w FROM a, LATERAL (SELECT z AS w FROM b WHERE b.id = a.id)",
     "outer lateral join": """
         SELECT a.id, w FROM a LEFT JOIN LATERAL (SELECT z AS w FROM b WHERE b.id = a.id)
     """,
-    "exists": "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.id = a.id)",
     "aggregate": "SELECT id, count(*) n FROM a GROUP BY id HAVING min(y) > 110",
     "distinct": "SELECT DISTINCT id, g FROM a",
-    "drop duplicates": lambda a, b: a.dropDuplicates(["id"]),
     "window": "SELECT id, row_number() OVER (PARTITION BY g ORDER BY y) AS y FROM a",
-    "explode": "SELECT id, e FROM a LATERAL VIEW explode(s) t AS e",
     "outer explode": "SELECT id, e FROM a LATERAL VIEW OUTER explode(filter(s, x -> x > 9)) t AS e",
     "pivot": "SELECT id FROM (SELECT id, g, y FROM a) PIVOT (sum(y) FOR g IN (1, 2))",
     "limit": "SELECT id FROM a ORDER BY y LIMIT 50",
-    "offset": "SELECT id FROM a ORDER BY y LIMIT 50 OFFSET 5",
     "sample": lambda a, b: a.sample(0.5, seed=3),
-    "table sample": "SELECT id FROM a TABLESAMPLE (60 PERCENT) REPEATABLE (3)",
-    "clustered": "SELECT id FROM a CLUSTER BY g",
     "except": "SELECT id FROM a EXCEPT SELECT id FROM b",
-    "except all": "SELECT id FROM a EXCEPT ALL SELECT id FROM b",
-    "intersect": "SELECT id FROM a INTERSECT SELECT id FROM b",
-    "intersect all": "SELECT id FROM a INTERSECT ALL SELECT id FROM b",
     "hints": "SELECT /*+ REPARTITION(3), SHUFFLE_HASH(a) */ id FROM a",
-    "rebalance": "SELECT /*+ REBALANCE(id) */ id FROM a",
     "layout": lambda a, b: a.repartition(3, "g").sortWithinPartitions("y").coalesce(1),
-    "order": lambda a, b: a.orderBy(sf.desc("y")).alias("ordered"),
     "metadata": lambda a, b: a.select("id", "_metadata.row_index", "_metadata.file_name"),
     "observed": lambda a, b: a.observe("seen", sf.count(sf.lit(1))),
-    "without nulls": lambda a, b: a.dropna(),
 }
 # Queries whose key is not, or not certainly, the stored column.
 OTHERS = {
     "union": "SELECT id FROM a UNION ALL SELECT id FROM b",
-    "distinct union": "SELECT id FROM a UNION SELECT id FROM b",
-    "union the other way": "SELECT id FROM b UNION ALL SELECT id FROM a",
-    "union by name": lambda a, b: a.select("g", "id").unionByName(b.selectExpr("id", "z AS g")),
-    "union with missing columns": lambda a, b: a.unionByName(b, allowMissingColumns=True),
     "union with literals": "SELECT id FROM a UNION ALL SELECT 5000 UNION ALL VALUES (1007)",
     "union of wider": "SELECT id FROM a UNION ALL SELECT cast(id AS decimal(20, 0)) FROM b",
-    "union of narrower": "SELECT id FROM a UNION ALL SELECT cast(id AS int) FROM b",
-    "union with computed": "SELECT id FROM a UNION ALL SELECT id + 1000 FROM a",
     "union of one table": lambda a, b: a.union(a),
-    "union of parts": lambda a, b: a.where("id < 9").union(a.where("id > 60")),
     "filter above a union": """
         SELECT id FROM (SELECT id FROM a UNION ALL SELECT id FROM b) WHERE id > 9
     """,
@@ -97,10 +72,6 @@ OTHERS = {
     "join above a union": """
         SELECT u.id FROM (SELECT id FROM a UNION ALL SELECT id FROM b) u JOIN b ON u.id = b.id
     """,
-    "window above a union": """
-        SELECT id, count(*) OVER (PARTITION BY id) n
-        FROM (SELECT id FROM a UNION ALL SELECT id FROM b)
-    """,
     "union in a common table": """
         WITH u AS (SELECT id FROM a UNION ALL SELECT id FROM b), v AS (SELECT * FROM u WHERE id > 1)
         SELECT v.id FROM v JOIN u ON v.id = u.id
@@ -109,45 +80,28 @@ OTHERS = {
     "union of metadata": lambda a, b: a.select("id").union(
         a.select(a["_metadata.row_index"].alias("id"))
     ),
-    "pivot above a union": f"SELECT id FROM {UNION} PIVOT (count(*) FOR g IN (1, 2))",
-    "explode above a union": f"SELECT id, e FROM {UNION} LATERAL VIEW explode(array(1, 2)) t AS e",
-    "sample and limit above a union": f"""
-        SELECT DISTINCT id FROM {UNION} TABLESAMPLE (60 PERCENT) REPEATABLE (3) ORDER BY id LIMIT 90
-    """,
     "intersect above a union": f"SELECT id FROM {UNION} INTERSECT SELECT id FROM b",
-    "except above a union": """
-        (SELECT id FROM a UNION ALL SELECT id FROM b) EXCEPT SELECT id FROM a WHERE g = 1
-    """,
     "recursion": """
         WITH RECURSIVE r(id) AS (
             SELECT id FROM a WHERE id IN (7, 41) UNION ALL SELECT id + 1000 FROM r WHERE id < 1000
         ) SELECT id FROM r
     """,
     "outer join, both keys": lambda a, b: a.join(b, "id", "full"),
-    "right join, its key": "SELECT b.id FROM a RIGHT JOIN b ON a.id = b.id",
     "coalesced": "SELECT coalesce(b.id + 1000, a.id) AS id FROM a LEFT JOIN b ON a.id = b.id",
     "filled": lambda a, b: b.join(a, "id", "left").select(a["id"]).fillna(5000),
-    "lateral join, its key": """
-        SELECT t.id FROM a, LATERAL (SELECT b.id FROM b WHERE b.id = a.id + 50) t
-    """,
     "outer lateral join, its key": """
         SELECT t.id FROM a LEFT JOIN LATERAL (SELECT b.id FROM b WHERE b.id = a.id + 50) t
     """,
     "cube": "SELECT id, g FROM a GROUP BY CUBE (id, g)",
-    "grouping sets": "SELECT id FROM a GROUP BY GROUPING SETS ((id), (g))",
-    "rollup": "SELECT id, g FROM a GROUP BY ROLLUP (id, g)",
     "minimum": "SELECT min(id) + 1000 AS id FROM a GROUP BY g",
     "unpivot": "SELECT id FROM (SELECT g, y FROM a) UNPIVOT (id FOR name IN (g, y))",
     "exploded": "SELECT t.id FROM a LATERAL VIEW explode(array(id, id + 1000)) t AS id",
-    "stacked": "SELECT stack(2, id, id + 1000) AS id FROM a",
     "renamed": "SELECT y - 93 AS id FROM a",
-    "view": "SELECT * FROM few",
     "swapped": "SELECT y AS id, id AS y FROM a",
     "computed": lambda a, b: a.withColumn("id", sf.col("id") + 1000),
     "cast": "SELECT cast(id AS int) AS id FROM a",
     "python": lambda a, b: a.select("id").mapInArrow(plus_1000(), "id bigint"),
     "cached": lambda a, b: a.where("g < 4").cache(),
-    "checkpoint": lambda a, b: a.localCheckpoint(),
     "rows of the driver": lambda a, b: a.sparkSession.createDataFrame([(7,), (5000,)], "id bigint"),
     "other files": lambda a, b: b,
 }
@@ -205,10 +159,9 @@ def relations(spark, folder):
         frames = {name: spark.read.parquet(str(folder / name)) for name in "ab"}
         for name, frame in frames.items():
             frame.createOrReplaceTempView(name)
-        spark.sql("CREATE OR REPLACE TEMPORARY VIEW few AS SELECT id, y FROM a WHERE g = 1")
         yield frames["a"], frames["b"]
     spark.catalog.clearCache()
-    for name in (*frames, "few"):
+    for name in frames:
         spark.catalog.dropTempView(name)
 
 
@@ -270,9 +223,7 @@ def test_an_index_does_not_change_the_rows_of_a_frame(spark, relations, name):
 
 def test_prune_skips_files_of_a_union(spark, relations):
     """Each branch is a separate relation, although the union reuses the ids of the first."""
-    for name in ("union", "union the other way", "union by name", "filter above a union"):
+    for name in ("union", "filter above a union"):
         plan = zs.explain(zs.prune(made(spark, relations, QUERIES[name]).where("id = 41")))
-        file_counts = sorted(
-            (relation.kept_files, relation.num_files) for relation in plan.relations
-        )
-        assert file_counts == [(1, 1), (1, FILES)], plan
+        counts = sorted((relation.kept_files, relation.num_files) for relation in plan.relations)
+        assert counts == [(1, 1), (1, FILES)], plan

@@ -247,22 +247,6 @@ def test_a_file_with_a_column_in_another_case_is_read(enabled, tmp_path):
         assert numbers_of(frame.where(condition)) == expected, condition
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "lower(message) NOT LIKE '%nothing%'",
-        "message NOT ILIKE '%nothing%'",
-        "NOT contains(lower(message), 'nothing')",
-        "lower(message) LIKE '%nothing%' OR lower(message) = 'nothing'",
-        "'h3' = attrs['host']",
-        "attrs['host'] IN ('h3', 'h1')",
-    ],
-)
-def test_scans_of_parts_of_columns_find_the_rows_of_spark(spark, folder, condition):
-    expected = numbers_of(spark.read.parquet(str(folder)).where(condition))
-    assert numbers_of(zs.scan(spark, str(folder), filter=condition)) == expected
-
-
 def test_tuples_are_tagged_by_their_index(spark, folder):
     keys = spark.createDataFrame([("eu", 7), ("us", 9), ("zz", 7)], "region string, key int")
     tagged = zs.tag_location(keys, str(folder), on=["region", "key"])

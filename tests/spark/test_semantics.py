@@ -13,7 +13,6 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import unknowns
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.spark.load import Load, ScanRequest
-from zonebloom.spark.types import spark_types
 
 QUERIES = 300
 
@@ -229,9 +228,3 @@ def test_exact_parts_of_a_conjunction_are_applied():
 def test_opaque_columns_are_unknown():
     result = translate_spark_sql("name = 'n5' AND id = 5", SCHEMA, frozenset({"name"}))
     assert [part.text for part in unknowns(result.predicate)] == ["name = 'n5'"]
-
-
-def test_types_of_all_columns_equal_those_of_spark(folder, spark):
-    schema = Load(ScanRequest(folder)).schema
-    assert schema == spark.read.parquet(folder).schema
-    assert spark_types(SCHEMA, SCHEMA.names, {}) == schema

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -46,19 +45,6 @@ def load(path, **options):
     return Load(ScanRequest(str(path), **options))
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_random_filters_give_the_rows_of_spark(spark, folder, oracle, seed):
-    dice = random.Random(seed)
-    while True:
-        text = spark_data.condition(dice)
-        try:
-            wanted = rows(oracle.where(text))
-            break
-        except Exception:  # noqa: BLE001 - no meaning in Spark either
-            continue
-    assert rows(zs.scan(spark, folder, text)) == wanted, text
-
-
 def test_unions_and_self_joins_of_one_frame(spark, folder, oracle):
     one, two = zs.scan(spark, folder, "id = 5"), zs.scan(spark, folder, "name = 'n77'")
     left, right = oracle.where("id = 5"), oracle.where("name = 'n77'")
@@ -79,17 +65,6 @@ def test_requested_columns_are_returned(spark, folder, oracle):
     assert rows(zs.scan(spark, folder, "id = 5", ["name", "ROW"])) == rows(wanted)
     text = "upper(name) = 'N5' AND length(b) = 4"
     assert rows(zs.scan(spark, folder, text, ["x"])) == rows(oracle.where(text).select("x"))
-
-
-def test_the_time_zone_of_the_session_is_used(spark, folder, oracle):
-    text = "t = '2024-05-01 14:00:00' OR t = TIMESTAMP'2024-03-31 02:30:00'"
-    old = spark.conf.get("spark.sql.session.timeZone")
-    try:
-        for zone in ("UTC", "Europe/Berlin"):
-            spark.conf.set("spark.sql.session.timeZone", zone)
-            assert rows(zs.scan(spark, folder, text)) == rows(oracle.where(text))
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", old)
 
 
 def test_collations_are_left_to_spark(spark, tmp_path):
@@ -245,16 +220,6 @@ def test_appended_and_rewritten_files_are_read_whole(spark, tmp_path):
     pq.write_table(spark_data.table(8), tmp_path / "t" / "new.parquet")
     wanted = spark.read.parquet(path).where("id IN (5, 77, 91)")
     assert rows(zs.scan(spark, path, "id IN (5, 77, 91)")) == rows(wanted)
-
-
-def test_plan_says_what_is_read(spark, folder):
-    plan = zs.explain(zs.scan(spark, folder, "id = 5 AND upper(name) = 'N5'", ["row"])).scans[0]
-    text = str(plan)
-    assert "index id_idx on id:" in text
-    assert "zones kept" in text
-    assert "UPPER(name) = 'N5'" in text
-    assert repr(plan).startswith("<ZoneBloomScan: id = 5") and "\n" not in repr(plan)
-    assert "<svg" in plan._repr_html_()
 
 
 def test_errors_say_what_to_do(spark, folder):

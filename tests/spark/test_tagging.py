@@ -168,34 +168,6 @@ def test_many_keys_are_looked_up_in_a_hash_index(spark, hashed_lake, rows, on, m
     assert tagged(tag_location(frame_of(spark, keys, schema), hashed_lake, on)) == expected
 
 
-def test_many_keys_are_tagged_in_files_that_a_hash_index_lacks(spark, tmp_path, monkeypatch):
-    def write(name, ids):
-        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{name}.parquet")
-
-    write("a", range(0, 100))
-    write("b", range(100, 200))
-    zb.dataset(tmp_path).create_scalar_index("id", "HASH", number_of_items=10, spark=False)
-    write("b", range(1_000, 1_150))
-    write("c", [7, 150, 2_000])
-    set_constant(monkeypatch, zonebloom.spark.tagging.locate, "MAX_SEARCHED_KEYS", 0)
-    keys = [{"id": i, "number": i} for i in (7, 150, 250, 1_100, 2_000, 5_000)]
-    with pytest.warns(StaleIndexWarning, match="2 of 3 files are not covered"):
-        result = tag_location(
-            frame_of(spark, keys, [("id", pa.int64())]), zb.dataset(tmp_path), "id"
-        )
-    assert tagged(result) == Counter(
-        [
-            (7, "a.parquet", 7),
-            (7, "c.parquet", 0),
-            (150, "c.parquet", 1),
-            (250, None, None),
-            (1_100, "b.parquet", 100),
-            (2_000, "c.parquet", 2),
-            (5_000, None, None),
-        ]
-    )
-
-
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_composite_keys_are_tagged(spark, lake, rows, way):
     on = ["small", "x", "flag"]
@@ -281,21 +253,22 @@ def test_random_keys_are_computed_once(spark, lake, rows, monkeypatch):
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
-def test_new_and_changed_files_are_read(spark, tmp_path, way):
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_new_and_changed_files_are_read(spark, tmp_path, way, kind):
     def write(name, ids):
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{name}.parquet")
 
     write("a", range(0, 100))
     write("b", range(100, 200))
     write("c", range(200, 300))
-    zb.dataset(tmp_path).create_scalar_index("id", number_of_items=10, spark=False)
+    zb.dataset(tmp_path).create_scalar_index("id", kind, number_of_items=10, spark=False)
     write("b", range(1_000, 1_150))
     write("d", [7, 150, 2_000])
     os.remove(tmp_path / "c.parquet")
     keys = [{"id": i, "number": i} for i in (7, 150, 250, 1_100, 2_000, 5_000)]
     frame = frame_of(spark, keys, [("id", pa.int64())])
     dataset = zb.dataset(tmp_path)
-    if way == "dense":
+    if way == "dense" and kind == "BLOOMFILTER":
         result = tag_location(frame, dataset, "id")
     else:
         with pytest.warns(StaleIndexWarning, match="2 of 3 files are not covered"):
@@ -385,26 +358,6 @@ def test_keys_are_located_in_one_partition_or_in_all(spark, partitioned, way):
     )
     everywhere = Counter(row.id for row in tag_location(keys, partitioned, "id").collect())
     assert everywhere == {7: 2 * 2, 60: 2 * 4}
-
-
-def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
-    read_paths = []
-    before = zonebloom.spark.tagging.locate.split_into_partitions
-
-    def watched(source, plans, *arguments):
-        read_paths.extend(plan.fragment.key for plan in plans)
-        return before(source, plans, *arguments)
-
-    replace_function(monkeypatch, zonebloom.spark.tagging.locate, "split_into_partitions", watched)
-    go("dense", monkeypatch)
-    keys = spark.sql("SELECT 60L AS id, DATE'2024-05-02' AS day")
-    assert tag_location(keys, partitioned, "id", partition_by="day").count() == 2
-    assert read_paths == ["day=2024-05-02/part=0/f.parquet", "day=2024-05-02/part=1/f.parquet"]
-    read_paths.clear()
-    # By key ranges, only files of part 1 may hold 120.
-    keys = spark.sql("SELECT 120L AS id")
-    assert tag_location(keys, partitioned, "id").count() == 2
-    assert {key.split("/")[1] for key in read_paths} == {"part=1"}
 
 
 # Which files

@@ -64,8 +64,9 @@ class Lake:
         self.index()
 
     def index(self) -> None:
+        index_type = "HASH" if self.kind in ("folder", "table") else "BLOOMFILTER"
         zb.dataset(str(self.folder)).create_scalar_index(
-            [*spark_data.INDEXED, "k"], number_of_items=20, spark=False
+            [*spark_data.INDEXED, "k"], index_type, number_of_items=20, spark=False
         )
 
     def open(self) -> None:

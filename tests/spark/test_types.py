@@ -13,13 +13,10 @@ from pyspark.errors import AnalysisException
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from seams import replace_function, set_constant
 
 import zonebloom.spark as zs
 from zonebloom.errors import SchemaMismatch
-from zonebloom.spark import versions
 from zonebloom.spark.types import cast_for_spark, spark_types
-from zonebloom.spark.versions import arrow_schema
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 1, 234567)
@@ -190,17 +187,3 @@ def test_values_beyond_the_type_are_refused():
     target = pa.schema({"at": pa.timestamp("us", "UTC")})
     with pytest.raises(SchemaMismatch, match="do not fit"):
         list(cast_for_spark(batch, target))
-
-
-def test_schemas_of_older_pyspark_are_supported(monkeypatch):
-    """These have no parameter for the time zone of instants, which is UTC."""
-    columns = [st.StructField("t", st.TimestampType()), st.StructField("n", st.TimestampNTZType())]
-    schema = st.StructType(columns)
-    wanted = arrow_schema(schema)
-    assert wanted.types == [pa.timestamp("us", "UTC"), pa.timestamp("us")]
-    newer = versions.to_arrow_schema
-    set_constant(monkeypatch, versions, "_ARROW_ZONE", {})
-    replace_function(
-        monkeypatch, versions, "to_arrow_schema", lambda schema: newer(schema, timezone="UTC")
-    )
-    assert arrow_schema(schema) == wanted

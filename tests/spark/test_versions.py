@@ -77,30 +77,6 @@ def test_enabled_and_pruned_frames_have_the_rows_of_spark(spark, folder, ansi):
     assert num_skipped
 
 
-def test_explain_shows_which_files_are_read(spark, folder, capsys):
-    zs.prune(spark.read.parquet(folder)).where("id = 7").explain()
-    assert "(zonebloom: " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("how", ["inner", "left", "left_semi", "left_anti"])
-def test_joins_of_indexed_files_have_the_rows_of_spark(spark, tmp_path, how):
-    (tmp_path / "lake").mkdir()
-    for number in range(4):
-        ids = pa.array(range(number * 5_000, (number + 1) * 5_000), pa.int64())
-        pq.write_table(pa.table({"id": ids, "x": ids}), tmp_path / "lake" / f"{number}.parquet")
-    zb.dataset(str(tmp_path / "lake")).create_scalar_index("id", spark=False)
-    pq.write_table(pa.table({"id": [5_007, 5_900, -3, None]}), tmp_path / "keys.parquet")
-    keys = spark.read.parquet(str(tmp_path / "keys.parquet"))
-    frame = keys.join(spark.read.parquet(str(tmp_path / "lake")), "id", how)
-    expected = rows(frame)
-    zs.enable(spark)
-    try:
-        again = keys.join(spark.read.parquet(str(tmp_path / "lake")), "id", how)
-        assert rows(again) == expected
-    finally:
-        zs.disable(spark)
-
-
 def test_spark_tasks_build_the_index_of_this_process(spark, tmp_path):
     folder = spark_data.write(tmp_path / "lake", files=1)
     for number, use_spark in enumerate((spark, False)):
