@@ -166,13 +166,14 @@ def test_a_change_whose_index_cannot_be_refreshed_has_a_receipt(tmp_path, monkey
         assert ds.count_rows("id IN (1, 2, 3)") == 2
 
 
-def iceberg_table(tmp_path, rows: pa.Table):
+def iceberg_table(tmp_path, rows: pa.Table, *, is_empty: bool = False):
     pytest.importorskip("sqlalchemy")
     sql = pytest.importorskip("pyiceberg.catalog.sql")
     catalog = sql.SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=tmp_path.as_uri())
     catalog.create_namespace("n")
     table = catalog.create_table("n.t", rows.schema)
-    table.append(rows)
+    if not is_empty:
+        table.append(rows)
     return table, lambda: catalog.load_table("n.t")
 
 
@@ -219,3 +220,16 @@ def test_what_others_commit_to_an_iceberg_table_meanwhile_is_kept(tmp_path, way,
     found = zb.dataset(load()).to_table().sort_by("id")
     assert found["id"].to_pylist() == ids
     assert {row["id"] for row in found.to_pylist() if row["x"] == "new"} == {3, 100}
+
+
+def test_the_first_rows_of_an_iceberg_table_are_upserted(tmp_path):
+    table, load = iceberg_table(tmp_path, pa.table({"id": [1], "x": ["a"]}), is_empty=True)
+    ds = zb.dataset(table)
+    assert not ds.erase("id", [1]).is_committed
+    receipt = ds.upsert(pa.table({"id": [2, 3], "x": ["b", "c"]}), on="id")
+    assert receipt.num_inserted == 2 and receipt.version_before == ""
+    assert receipt.verification is not None and receipt.verification.is_proven
+    ds.create_scalar_index("id", spark=False)
+    assert ds.upsert(pa.table({"id": [3, 4], "x": ["d", "d"]}), on="id").num_updated == 1
+    found = load().scan().to_arrow().sort_by("id").to_pylist()
+    assert found == [{"id": 2, "x": "b"}, {"id": 3, "x": "d"}, {"id": 4, "x": "d"}]

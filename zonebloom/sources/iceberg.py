@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
-from zonebloom.errors import NoFragments, SourceError
+from zonebloom.errors import SourceError
 from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.sources.iceberg_columns import IcebergColumns, scalar_of
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
     name = f"Iceberg table {'.'.join(table.name())}"
-    snapshot = table.current_snapshot()
-    if snapshot is None:
-        raise NoFragments(f"the {name} has no snapshot; write some rows first")
     files, deletes = live_files(table, name)
     arrow_filesystem, root, paths = _locate_files(
         table,
@@ -57,9 +54,11 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
             names = columns.names if view else None
             file_view = FileView(names, columns.defaults, deletes_of_file)
         snapshot_files.append((path, values, file_view))
+    snapshot = table.current_snapshot()
+    version = f"at snapshot {snapshot.snapshot_id}" if snapshot else "without a snapshot"
     return snapshot_source(
         "iceberg",
-        f"{name} at snapshot {snapshot.snapshot_id}",
+        f"{name} {version}",
         columns.schema,
         arrow_filesystem,
         root,

@@ -121,9 +121,9 @@ class IcebergColumns:
         if not all(_has_same_names(_field_ids(schema), current) for schema in schemas.values()):
             return False
         snapshot = table.current_snapshot()
-        assert snapshot is not None
+        manifests = [] if snapshot is None else snapshot.manifests(table.io)
         # Sequence number 0 is a file of format version 1, whose metadata may omit old schemas.
-        return all(manifest.min_sequence_number for manifest in snapshot.manifests(table.io))
+        return all(manifest.min_sequence_number for manifest in manifests)
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:

@@ -53,9 +53,8 @@ def live_files(table: Table, name: str) -> tuple[list[LiveFile], list[LiveFile]]
     from pyiceberg.manifest import DataFileContent, FileFormat
 
     snapshot = table.current_snapshot()
-    assert snapshot is not None
+    manifests = [] if snapshot is None else snapshot.manifests(table.io)
     with thread_pool(REMOTE_THREADS) as pool:
-        manifests = snapshot.manifests(table.io)
         entries = list(
             chain(*pool.map(lambda manifest: _live_entries(table, manifest, name), manifests))
         )
