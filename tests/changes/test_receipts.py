@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import zonebloom as zb
-from zonebloom.errors import ChangeRefused, InvalidArgument, StaleIndexWarning
+from zonebloom.errors import ChangeConflict, ChangeRefused, InvalidArgument, StaleIndexWarning
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -226,3 +226,32 @@ def test_all_rows_can_be_erased_but_not_the_last_file_of_a_folder(table):
         table.rows = table.new_rows(3)
         assert ds.upsert(table.table(table.rows), on="id").num_inserted == 3
     assert comparable(ds.to_table()) == comparable(table.read()) == comparable(table.rows)
+
+
+@pytest.mark.parametrize("num_conflicts", [1, 9])
+def test_a_purge_of_iceberg_is_tried_again_after_conflicts(tmp_path, monkeypatch, num_conflicts):
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table.update import RemoveSnapshotsUpdate
+
+    table = KINDS["iceberg"](random.Random(0), tmp_path, is_partitioned=False)
+    table.append(people(table, 20))
+    ds = zb.dataset(table.load())
+    receipt = ds.erase("s", SECRETS)
+    commit, conflicts = SqlCatalog.commit_table, []
+
+    def commit_after_others(self, table_of_purge, requirements, updates):
+        is_expiry = any(isinstance(update, RemoveSnapshotsUpdate) for update in updates)
+        if is_expiry and len(conflicts) < num_conflicts:
+            conflicts.append(True)
+            raise CommitFailedException("another process has updated the table")
+        return commit(self, table_of_purge, requirements, updates)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_others)
+    if num_conflicts > 5:
+        with pytest.raises(ChangeConflict, match="call again"):
+            receipt.check(ds, SECRETS, purge=True)
+        conflicts += [True] * num_conflicts
+    assert not receipt.check(ds, SECRETS, purge=True)
+    assert conflicts and len(table.load().snapshots()) == 1
+    assert table.load().scan().to_arrow().num_rows == 18

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import posixpath
 import re
 import time
@@ -12,14 +11,15 @@ import uuid
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
 from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
+from zonebloom.changes.tables import ChangeableTable, CommitRefused
 from zonebloom.changes.writing import WrittenFile
 from zonebloom.errors import ChangeRefused, InvalidArgument, SourceError
 from zonebloom.sources.source import Fragment
@@ -82,6 +82,7 @@ class DeltaChanges(ChangeableTable):
     kind = "delta"
 
     def __init__(self, table: DeltaTable):
+        super().__init__()
         self._table = table
         self.location = table.table_uri
         size = table.metadata().configuration.get("delta.targetFileSize", "")
@@ -151,11 +152,7 @@ class DeltaChanges(ChangeableTable):
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
         if replaced is not None:
             return posixpath.join(posixpath.dirname(replaced.path), name)
-        folders = [
-            f"{column}={HIVE_NULL if text is None else quote(text, safe='')}"
-            for column, text in zip(self.partition_columns, partition, strict=True)
-        ]
-        return posixpath.join(self._source.root, *folders, name)
+        return self._hive_path(partition, name)
 
     def commit(
         self,
@@ -180,7 +177,7 @@ class DeltaChanges(ChangeableTable):
                 values(file.partition),
                 now,
                 True,
-                self._statistics(file),
+                self._statistics(file.metadata),
             )
             for file in written
         ]
@@ -245,7 +242,7 @@ class DeltaChanges(ChangeableTable):
 
     def _log_files(self) -> list[pafs.FileInfo]:
         selector = pafs.FileSelector(posixpath.join(self._source.root, "_delta_log"))
-        return self._source.filesystem.get_file_info(selector)
+        return self._filesystem.get_file_info(selector)
 
     def _path_of(self, logged: str) -> str:
         return posixpath.join(self._source.root, unquote(logged))
@@ -276,51 +273,57 @@ class DeltaChanges(ChangeableTable):
         )
 
     def purge(self) -> None:
-        self._table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        from deltalake.exceptions import CommitFailedError
+
+        self._table.update_incremental()
+        try:
+            self._table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        except CommitFailedError as error:
+            raise CommitRefused(str(error)) from None
         self._table.update_incremental()
         # Readers begin at the checkpoint, and need nothing before it.
         self._table.create_checkpoint()
         for info in self._log_files():
             number = info.base_name.partition(".")[0]
             if number.isdigit() and int(number) < self._table.version():
-                self._source.filesystem.delete_file(info.path)
+                self._filesystem.delete_file(info.path)
 
-    def _statistics(self, file: WrittenFile) -> str:
-        """Return the statistics of a file, as PROTOCOL.md, "Per-file Statistics", says."""
+    def _statistics(self, metadata: pq.FileMetaData) -> str:
+        """Return the statistics of a file, as PROTOCOL.md, "Per-file Statistics", says.
+
+        Floats have none, because a footer does not tell whether one is NaN.
+        """
         configuration = self._table.metadata().configuration
-        count = configuration.get("delta.dataSkippingNumIndexedCols", str(_NUM_INDEXED_COLUMNS))
-        limit = int(count)
-        metadata = file.metadata
-        number_of_columns = metadata.num_columns if limit < 0 else min(limit, metadata.num_columns)
+        limit = int(configuration.get("delta.dataSkippingNumIndexedCols", _NUM_INDEXED_COLUMNS))
         least: dict[str, Any] = {}
         greatest: dict[str, Any] = {}
-        nulls: dict[str, Any] = {}
-        for number in range(number_of_columns):
+        nulls: dict[str, int] = {}
+        for number in range(metadata.num_columns)[: None if limit < 0 else limit]:
             path = metadata.schema.column(number).path
-            if "." in path or metadata.schema.column(number).max_repetition_level:
-                continue
-            parts = [
-                metadata.row_group(group).column(number).statistics
-                for group in range(metadata.num_row_groups)
-            ]
-            if any(part is None or not part.has_null_count for part in parts):
+            groups = map(metadata.row_group, range(metadata.num_row_groups))
+            parts = [group.column(number).statistics for group in groups]
+            if "." in path or not all(part and part.has_null_count for part in parts):
                 continue
             nulls[path] = sum(part.null_count for part in parts)
-            with_values = [part for part in parts if part.has_min_max]
-            if not with_values or path in file.has_nan:
-                continue
-            low = _statistics_value(min(part.min for part in with_values))
-            high = _statistics_value(max(part.max for part in with_values))
-            if low is not None and high is not None:
-                least[path], greatest[path] = low, high
+            values = [bound for part in parts if part.has_min_max for bound in (part.min, part.max)]
+            if values and all(map(_is_bound, values)):
+                least[path], greatest[path] = min(values), max(values)
         return json.dumps(
             {
                 "numRecords": metadata.num_rows,
                 "minValues": least,
                 "maxValues": greatest,
                 "nullCount": nulls,
-            }
+            },
+            default=dt.date.isoformat,
         )
+
+
+def _is_bound(value: Any) -> bool:
+    """Return whether a value is a bound in statistics: an integer, a date, or a short text."""
+    return type(value) in (int, dt.date) or (
+        isinstance(value, str) and len(value) <= _MAX_STATISTICS_CHARACTERS
+    )
 
 
 def _span_text(first: int | None, last: int) -> str:
@@ -344,16 +347,3 @@ def _partition_text(value: pa.Scalar) -> str | None:
             "rows have an empty text in a partition column, which Delta takes for null; give a null"
         )
     return text
-
-
-def _statistics_value(value: Any) -> Any:
-    """Return a value of the statistics for JSON, or None if it is better left out."""
-    if isinstance(value, bool | bytes) or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    if isinstance(value, int | float):
-        return value
-    if isinstance(value, str):
-        return value if len(value) <= _MAX_STATISTICS_CHARACTERS else None
-    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
-        return value.isoformat()
-    return None

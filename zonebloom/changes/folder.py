@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +38,7 @@ class FolderChanges(ChangeableTable):
     kind = "folder"
 
     def __init__(self, opened: OpenedDataset, list_files: Callable[[], tuple[Source, Any]] | None):
+        super().__init__()
         self.location = opened.source.root
         # None if the files were named one by one.
         self._list_files = list_files
@@ -49,8 +49,8 @@ class FolderChanges(ChangeableTable):
 
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
-        self._filesystem = opened.source.filesystem
-        self._identities = {file.fragment.path: file.identity for file in opened.look().fragments}
+        fragments = self.snapshot.fragments
+        self._identities = {file.fragment.path: file.identity for file in fragments}
 
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         if not self._source.is_parquet or self._source.is_in_memory:
@@ -131,11 +131,8 @@ class FolderChanges(ChangeableTable):
                 f"rows have the text {HIVE_NULL!r} in a partition column, which means null in a "
                 "path; write another text"
             )
-        folders = [
-            f"{quote(column, safe='')}={HIVE_NULL if value is None else quote(str(value), safe='')}"
-            for column, value in zip(self.partition_columns, partition, strict=True)
-        ]
-        return posixpath.join(self._source.root, *folders, name)
+        texts = [None if value is None else str(value) for value in partition]
+        return self._hive_path(texts, name)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

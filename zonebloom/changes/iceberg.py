@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.partitioning import PartitionField, PartitionKey
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import Record
 
 
-class _History(NamedTuple):
-    """The manifests of each snapshot, and the files of each manifest: if it is in the snapshot."""
+class _NamedFile(NamedTuple):
+    """A file that a manifest names. It is not live if the manifest says that it was removed."""
 
-    manifests: dict[str, list[str]]
-    files: dict[str, list[tuple[str, bool]]]
+    manifest: str
+    snapshot_ids: list[str]
+    is_live: bool
+    location: str
 
 
 class IcebergChanges(ChangeableTable):
@@ -47,6 +51,7 @@ class IcebergChanges(ChangeableTable):
                 f"the Iceberg table {table.location()} was opened without its catalog, which makes "
                 "the commits; load it from the catalog (on the command line: --catalog NAME)"
             )
+        super().__init__()
         self._table = table
         self.location = table.location()
         # The locations of new files, by path.
@@ -66,25 +71,38 @@ class IcebergChanges(ChangeableTable):
 
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
-        self._files: dict[str, DataFile] = {
-            self._path(file.file_path): file for file in self._current_files()
+        snapshot = self._table.current_snapshot()
+        self._files = {
+            self._path(file.file_path): file
+            for _, _, is_live, file in self._entries([] if snapshot is None else [snapshot])
+            if is_live
         }
 
-    def _current_files(self) -> Iterator[DataFile]:
-        """Yield the data files of the loaded snapshot.
+    def _entries(
+        self, snapshots: Sequence[Snapshot]
+    ) -> Iterator[tuple[str, list[str], bool, DataFile]]:
+        """Yield the entries of all manifests of snapshots.
 
-        The scan of pyiceberg would list them, too, but refuses tables with equality deletes.
+        These are the manifest, the snapshots that name it, whether they have the file, and the
+        file. The scan of pyiceberg would list the files, too, but refuses tables with equality
+        deletes.
         """
-        from pyiceberg.manifest import ManifestContent
+        from pyiceberg.manifest import ManifestEntryStatus
 
-        io, snapshot = self._table.io, self._table.current_snapshot()
-        manifests = [] if snapshot is None else snapshot.manifests(io)
+        io = self._table.io
+        ids: dict[ManifestFile, list[str]] = {}
         with thread_pool(REMOTE_THREADS) as pool:
-            for entries in pool.map(
-                lambda manifest: manifest.fetch_manifest_entry(io),
-                [found for found in manifests if found.content == ManifestContent.DATA],
-            ):
-                yield from (entry.data_file for entry in entries)
+            lists = pool.map(lambda snapshot: snapshot.manifests(io), snapshots)
+            for snapshot, manifests in zip(snapshots, lists, strict=True):
+                for manifest in manifests:
+                    ids.setdefault(manifest, []).append(str(snapshot.snapshot_id))
+            parts = pool.map(
+                lambda manifest: manifest.fetch_manifest_entry(io, discard_deleted=False), ids
+            )
+            for manifest, entries in zip(ids, parts, strict=True):
+                for entry in entries:
+                    is_live = entry.status != ManifestEntryStatus.DELETED
+                    yield manifest.manifest_path, ids[manifest], is_live, entry.data_file
 
     def _path(self, location: str) -> str:
         """Return a location as a path in the file system of the dataset."""
@@ -196,21 +214,17 @@ class IcebergChanges(ChangeableTable):
         written: Sequence[WrittenFile],
         summary: Mapping[str, str],
     ) -> list[str]:
-        from pyiceberg.exceptions import CommitFailedException, ValidationException
-
         old_files = [self._data_file(fragment) for fragment in removed]
         new_files = list(map(self._new_data_file, written))
-        try:
-            with (
-                self._table_without_retries().transaction() as transaction,
-                transaction.update_snapshot(dict(summary)).overwrite() as changes,
-            ):
-                for file in old_files:
-                    changes.delete_data_file(file)
-                for file in new_files:
-                    changes.append_data_file(file)
-        except (CommitFailedException, ValidationException) as error:
-            raise CommitRefused(str(error)) from None
+        with (
+            _conflicts(),
+            self._table_without_retries().transaction() as transaction,
+            transaction.update_snapshot(dict(summary)).overwrite() as changes,
+        ):
+            for file in old_files:
+                changes.delete_data_file(file)
+            for file in new_files:
+                changes.append_data_file(file)
         return [file.path for file in written]
 
     def _table_without_retries(self) -> Table:
@@ -228,46 +242,24 @@ class IcebergChanges(ChangeableTable):
             table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config
         )
 
-    def read_history(self) -> _History:
-        """Read each manifest of all snapshots once."""
-        from pyiceberg.manifest import ManifestEntryStatus
-
-        io, snapshots = self._table.io, self._table.metadata.snapshots
-
-        def files_of(manifest: ManifestFile) -> list[tuple[str, bool]]:
-            return [
-                (entry.data_file.file_path, entry.status != ManifestEntryStatus.DELETED)
-                for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
-            ]
-
-        with thread_pool(REMOTE_THREADS) as pool:
-            lists = list(pool.map(lambda snapshot: snapshot.manifests(io), snapshots))
-            manifests = {part.manifest_path: part for part in chain(*lists)}
-            files = dict(zip(manifests, pool.map(files_of, manifests.values()), strict=True))
-        names = {
-            str(snapshot.snapshot_id): [part.manifest_path for part in parts]
-            for snapshot, parts in zip(snapshots, lists, strict=True)
-        }
-        return _History(names, files)
-
-    def retained_files(self, history: _History) -> dict[str, tuple[str, ...]]:
-        snapshot_ids: dict[str, list[str]] = {}
-        for snapshot_id, manifests in history.manifests.items():
-            for location, is_live in chain(*(history.files[manifest] for manifest in manifests)):
-                if is_live:
-                    snapshot_ids.setdefault(self._path(location), []).append(snapshot_id)
-        return {
-            path: tuple(numbers)
-            for path, numbers in snapshot_ids.items()
-            if path not in self._files
-        }
-
-    def logs_of(self, history: _History, paths: Collection[str]) -> list[str]:
+    def read_history(self) -> list[_NamedFile]:
+        """Return the files of the manifests of all snapshots."""
         return [
-            self._path(location)
-            for location, files in sorted(history.files.items())
-            if any(self._path(file) in paths for file, _ in files)
+            _NamedFile(manifest, ids, is_live, file.file_path)
+            for manifest, ids, is_live, file in self._entries(self._table.metadata.snapshots)
         ]
+
+    def retained_files(self, history: list[_NamedFile]) -> dict[str, tuple[str, ...]]:
+        versions: dict[str, tuple[str, ...]] = {}
+        for file in history:
+            path = self._path(file.location)
+            if file.is_live and path not in self._files:
+                versions[path] = (*versions.get(path, ()), *file.snapshot_ids)
+        return versions
+
+    def logs_of(self, history: list[_NamedFile], paths: Collection[str]) -> list[str]:
+        manifests = {file.manifest for file in history if self._path(file.location) in paths}
+        return sorted(map(self._path, manifests))
 
     def purge_calls(self) -> tuple[str, ...]:
         return (
@@ -276,31 +268,28 @@ class IcebergChanges(ChangeableTable):
         )
 
     def purge(self) -> None:
-        # The next snapshot leaves out the entries of files that the last one removed.
-        with self._table.transaction() as transaction, transaction.update_snapshot().fast_append():
-            pass
         self._table.refresh()
-        before = self._reachable()
-        metadata = self._table.metadata
-        named = {ref.snapshot_id for ref in metadata.refs.values()}
-        old = [
-            snapshot.snapshot_id
-            for snapshot in metadata.snapshots
-            if snapshot.snapshot_id not in named
-        ]
-        if old:
-            self._table.maintenance.expire_snapshots().by_ids(old).commit()
-            self._table.refresh()
+        with _conflicts():
+            # The next snapshot leaves out the entries of files that the last one removed.
+            with self._table.transaction() as changes, changes.update_snapshot().fast_append():
+                pass
+            before = self._reachable()
+            # The heads of branches and tags stay.
+            self._table.maintenance.expire_snapshots().older_than(dt.datetime.max).commit()
+        self._table.refresh()
         for location in before - self._reachable():
             with suppress(FileNotFoundError):
                 self._table.io.delete(location)
 
     def _reachable(self) -> set[str]:
         """Return the manifest lists, the manifests and the files of all snapshots."""
-        history = self.read_history()
-        lists = {snapshot.manifest_list for snapshot in self._table.metadata.snapshots}
-        files = (path for path, is_live in chain(*history.files.values()) if is_live)
-        return {*lists, *history.files, *files}
+        history, snapshots = self.read_history(), self._table.metadata.snapshots
+        manifests = chain(*(snapshot.manifests(self._table.io) for snapshot in snapshots))
+        return {
+            *(snapshot.manifest_list for snapshot in snapshots),
+            *(manifest.manifest_path for manifest in manifests),
+            *(file.location for file in history if file.is_live),
+        }
 
     def _new_data_file(self, file: WrittenFile) -> DataFile:
         from pyiceberg.io.pyarrow import (
@@ -335,6 +324,17 @@ class IcebergChanges(ChangeableTable):
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """Raise `CommitRefused` if the catalog says that another writer came first."""
+    from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+    try:
+        yield
+    except (CommitFailedException, ValidationException) as error:
+        raise CommitRefused(str(error)) from None
 
 
 def _record_values(record: Record) -> tuple[Any, ...]:

@@ -7,9 +7,10 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from types import UnionType
+from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
 from zonebloom.base.display import Displayed, styled_html, table_html, title_html
 from zonebloom.base.text import bytes_text, count_text, table_text, time_text
@@ -210,7 +211,7 @@ class Receipt(Displayed):
             if content.pop("format") != RECEIPT_FORMAT:
                 raise ValueError("it has another format")
             content.pop("zonebloom")
-            return _receipt_of(content)
+            return _from_json(Receipt, content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
                 f"{path} is no receipt that this version reads: {error}; give a file of "
@@ -314,23 +315,15 @@ def utc_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def _receipt_of(content: dict[str, Any]) -> Receipt:
-    def record(kind: Any, values: Any) -> Any:
-        names = {field.name for field in fields(kind)}
-        if not isinstance(values, dict) or set(values) != names:
-            raise ValueError(f"it lacks fields of {kind.__name__}, or has others")
-        return kind(**values)
-
-    content["keys"] = record(KeyDigest, content["keys"])
-    for name in ("files_removed", "files_added"):
-        content[name] = tuple(record(ChangedFile, file) for file in content[name])
-    content["columns"] = tuple(content["columns"])
-    if content["verification"] is not None:
-        content["verification"] = record(Verification, content["verification"])
-    if content["traces"] is not None:
-        traces = record(Traces, content["traces"])
-        found = tuple(
-            record(Trace, {**trace, "versions": tuple(trace["versions"])}) for trace in traces.found
-        )
-        content["traces"] = Traces(found, tuple(traces.calls), traces.is_searched)
-    return record(Receipt, content)
+def _from_json(kind: Any, value: Any) -> Any:
+    """Return a value of an annotated type from what JSON has for it."""
+    if get_origin(kind) is tuple:
+        return tuple(_from_json(get_args(kind)[0], item) for item in value)
+    if get_origin(kind) is UnionType:
+        return None if value is None else _from_json(get_args(kind)[0], value)
+    if kind not in (Receipt, KeyDigest, ChangedFile, Verification, Traces, Trace):
+        return value
+    types = get_type_hints(kind)
+    if set(value) != set(types):
+        raise ValueError(f"it lacks fields of {kind.__name__}, or has others")
+    return kind(**{name: _from_json(types[name], value[name]) for name in types})

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+import posixpath
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from zonebloom.base.row_ranges import OFFSET_BITS
-from zonebloom.changes.places import FileChange
-from zonebloom.changes.writing import WrittenFile
+from zonebloom.base.progress import Report
+from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.changes.places import OFFSET_MASK, FileChange
+from zonebloom.changes.writing import (
+    WriterOptions,
+    WrittenFile,
+    options_of_file,
+    write_parquet,
+)
+from zonebloom.errors import ChangeConflict
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.scanner import plan_scan
-from zonebloom.sources.source import Fragment, Source
+from zonebloom.snapshot import Snapshot
+from zonebloom.sources.source import Fragment
+from zonebloom.storage.files import file_errors
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_MAX_TRIES = 5
+_SECONDS_BEFORE_RETRY = 0.05
+Result = TypeVar("Result")
 
 
 class CommitRefused(Exception):
     """Another writer changed the table since its files were read."""
+
+
+def retry_after_conflicts(location: str, attempt: Callable[[int], Result]) -> Result:
+    """Return the result of an attempt. Repeat it a few times while other writers come first."""
+    for number in range(1, _MAX_TRIES + 1):
+        try:
+            return attempt(number)
+        except CommitRefused:
+            time.sleep(_SECONDS_BEFORE_RETRY * number)
+    raise ChangeConflict(
+        f"other writers changed {location} {_MAX_TRIES} times meanwhile; call again when they are "
+        "done"
+    )
 
 
 class ChangeableTable(ABC):
@@ -36,18 +64,31 @@ class ChangeableTable(ABC):
         The version that is loaded.
     target_bytes : int
         The size of new files.
+    opened : OpenedDataset
+        The files of the loaded version.
     """
 
     kind: str
     location: str
     version: Any = ""
     target_bytes = 100 << 20
-    _opened: OpenedDataset
-    _source: Source
+    opened: OpenedDataset
+
+    def __init__(self) -> None:
+        self._new_paths: list[str] = []
 
     def use(self, opened: OpenedDataset) -> None:
         """Take the files of the loaded version, as a dataset has opened them."""
-        self._opened, self._source = opened, opened.source
+        self.opened, self._source = opened, opened.source
+        self._filesystem = opened.source.filesystem
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The files of the loaded version, which are looked at once."""
+        if self._snapshot is None:
+            self._snapshot = self.opened.look()
+        return self._snapshot
 
     @abstractmethod
     def load_newest(self) -> None:
@@ -109,12 +150,12 @@ class ChangeableTable(ABC):
     def _scan(
         self, fragment: Fragment, columns: list[str]
     ) -> Iterator[tuple[np.ndarray, pa.Table]]:
-        opened = self._opened.restricted([fragment.path])
+        opened = self.opened.restricted([fragment.path])
         scan = plan_scan(opened, columns, (None,), with_row_address=True, use_scalar_index=False)
         for batch in scan.to_batches():
             table = pa.Table.from_batches([batch])
             addresses = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
-            yield addresses & _OFFSET_MASK, table.remove_column(table.num_columns - 1)
+            yield addresses & OFFSET_MASK, table.remove_column(table.num_columns - 1)
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -125,6 +166,45 @@ class ChangeableTable(ABC):
     @abstractmethod
     def new_path(self, partition: Any, replaced: Fragment | None) -> str:
         """Return the path of a new file, in the file system of the dataset."""
+
+    def _hive_path(self, texts: Iterable[str | None], name: str) -> str:
+        """Return the path of a file in the folders of a partition, whose values are texts."""
+        folders = [
+            f"{quote(column, safe='')}={HIVE_NULL if text is None else quote(text, safe='')}"
+            for column, text in zip(self.partition_columns, texts, strict=True)
+        ]
+        return posixpath.join(self._source.root, *folders, name)
+
+    def options_of(self, present: PresentFragment) -> WriterOptions:
+        """Return the options with which a file was written."""
+        path = present.fragment.path
+        with file_errors(path), self._filesystem.open_input_file(path) as file:
+            footer = pq.read_metadata(file)
+        return options_of_file(footer, self.snapshot.pages(present))
+
+    def write(
+        self,
+        partition: Any,
+        replaced: Fragment | None,
+        tables: Iterable[pa.Table],
+        schema: pa.Schema,
+        options: WriterOptions,
+        report: Report | None,
+    ) -> WrittenFile | None:
+        """Write a file. Return None, and write none, if there are no rows."""
+        path = self.new_path(partition, replaced)
+        self._new_paths.append(path)
+        if replaced is None:
+            self._source.store.create_folder(posixpath.dirname(path))
+        result = write_parquet(self._filesystem, path, tables, schema, options, report)
+        return result and WrittenFile(path, partition, *result, replaced=replaced)
+
+    def delete_new_files(self) -> None:
+        """Delete what was written, but not committed."""
+        for path in self._new_paths:
+            with suppress(OSError):
+                self._filesystem.delete_file(path)
+        self._new_paths.clear()
 
     @abstractmethod
     def commit(
@@ -158,4 +238,7 @@ class ChangeableTable(ABC):
 
     @abstractmethod
     def purge(self) -> None:
-        """Delete older versions, and the files that only they name."""
+        """Delete older versions, and the files that only they name.
+
+        Raise `CommitRefused` if another writer came first.
+        """

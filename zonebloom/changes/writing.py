@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,6 @@ class WrittenFile:
         The partition that its rows belong to, as the table names it.
     metadata : pyarrow.parquet.FileMetaData
     num_bytes : int
-    has_nan : frozenset of str
-        The top-level columns that hold NaN.
     replaced : Fragment or None
         The file whose rows it holds.
     """
@@ -63,7 +62,6 @@ class WrittenFile:
     partition: Any
     metadata: pq.FileMetaData
     num_bytes: int
-    has_nan: frozenset[str] = frozenset()
     replaced: Fragment | None = None
 
     @property
@@ -124,13 +122,12 @@ def write_parquet(
     schema: pa.Schema,
     options: WriterOptions,
     on_rows: Callable[[int], object] | None = None,
-) -> tuple[pq.FileMetaData, int, frozenset[str]] | None:
-    """Write rows to a file, one row group after another. Return its metadata, size and NaNs.
+) -> tuple[pq.FileMetaData, int] | None:
+    """Write rows to a file, one row group after another. Return its metadata and its size.
 
     Return None, and write no file, if there are no rows.
     """
     collected: list[pq.FileMetaData] = []
-    has_nan: set[str] = set()
     groups = _in_groups(tables, options.group_rows)
     first = next(groups, None)
     if first is None:
@@ -139,18 +136,11 @@ def write_parquet(
         with pq.ParquetWriter(
             stream, schema, metadata_collector=collected, **options.arguments
         ) as writer:
-            for group in _after(first, groups):
-                has_nan |= _columns_with_nan(group)
+            for group in chain([first], groups):
                 writer.write_table(group.cast(schema), row_group_size=options.group_rows)
                 if on_rows is not None:
                     on_rows(group.num_rows)
-        num_bytes = stream.tell()
-    return collected[0], num_bytes, frozenset(has_nan)
-
-
-def _after(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    yield first
-    yield from others
+        return collected[0], stream.tell()
 
 
 def _in_groups(tables: Iterable[pa.Table], group_rows: int) -> Iterator[pa.Table]:
@@ -168,14 +158,6 @@ def _in_groups(tables: Iterable[pa.Table], group_rows: int) -> Iterator[pa.Table
             num_waiting += table.num_rows
     if num_waiting:
         yield pa.concat_tables(waiting)
-
-
-def _columns_with_nan(table: pa.Table) -> set[str]:
-    return {
-        name
-        for name, column in zip(table.column_names, table.columns, strict=True)
-        if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any()
-    }
 
 
 def changed_rows(

@@ -21,7 +21,7 @@ from zonebloom.changes.folder import FolderChanges
 from zonebloom.changes.key_test import key_test
 from zonebloom.changes.places import Change
 from zonebloom.changes.receipt import Receipt
-from zonebloom.changes.tables import ChangeableTable
+from zonebloom.changes.tables import ChangeableTable, retry_after_conflicts
 from zonebloom.changes.traces import Traces, find_traces
 from zonebloom.errors import (
     ChangeRefused,
@@ -97,7 +97,7 @@ def upsert(
     for name in names:
         dataset.opened.key_column(name)
     with checked_rows(rows, dataset.opened.source.schema, names) as batch:
-        updated = batch.column_names
+        updated: Sequence[str] = batch.column_names
         if columns is not None:
             updated = arguments.require_name_list(columns, "columns")
             for name in updated:
@@ -109,8 +109,9 @@ def upsert(
             names,
             keys.column(0).combine_chunks() if len(names) == 1 else keys,
             rows=batch,
-            updated_columns=tuple(name for name in updated if name not in names),
-            updates=updates == "update",
+            updated_columns=tuple(
+                name for name in updated if name not in names and updates == "update"
+            ),
             inserts=inserts == "insert",
         )
         return _apply(dataset, table, change, plan, commit_properties, progress)
@@ -188,7 +189,7 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
     traces = find_traces(dataset.opened, table, removed, known, test, is_thorough=True)
     if not purge or not traces.found:
         return traces
-    table.purge()
+    retry_after_conflicts(table.location, lambda number: table.purge())
     if any(trace.kind == "index" for trace in traces.found):
         _rebuild_indices(dataset.opened)
     load_newest(dataset, table)
