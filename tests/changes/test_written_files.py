@@ -110,6 +110,7 @@ OPTIONS = {
     },
     "pages": {"write_page_index": True, "max_rows_per_page": 50, "row_group_size": 400},
     "int96": {"use_deprecated_int96_timestamps": True, "store_schema": False},
+    "filters": {"bloom_filter_options": {"id": {"ndv": 500}, "s": True}},
     "sorted": {"sorting_columns": [pq.SortingColumn(0)], "data_page_version": "2.0"},
 }
 
@@ -132,6 +133,7 @@ def described(path) -> dict:
                     chunk.physical_type,
                     chunk.has_offset_index,
                     chunk.has_column_index,
+                    chunk.bloom_filter_length,
                 )
                 for chunk in map(group.column, range(metadata.num_columns))
             ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,6 +25,8 @@ _ENCODINGS = {
     "DELTA_BYTE_ARRAY",
     "DELTA_LENGTH_BYTE_ARRAY",
 }
+# Any probability gives the size of a filter, with a number of values that fits.
+_FILTER_PROBABILITY = 0.01
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,26 @@ def options_of_file(metadata: pq.FileMetaData, pages: FilePages | None) -> Write
         "store_schema": b"ARROW:schema" in (metadata.metadata or {}),
         "use_deprecated_int96_timestamps": any(chunk.physical_type == "INT96" for chunk in chunks),
         "max_rows_per_page": _rows_per_page(pages),
+        "bloom_filter_options": {
+            chunk.path_in_schema: _filter_options(chunk)
+            for chunk in chunks
+            if chunk.bloom_filter_offset is not None
+        },
     }
     if first.sorting_columns:
         arguments["sorting_columns"] = first.sorting_columns
     group_rows = max(group.num_rows for group in groups)
     return WriterOptions(max(group_rows, 1), arguments)
+
+
+def _filter_options(chunk: pq.ColumnChunkMetaData) -> dict[str, Any]:
+    """Return options for an embedded Bloom filter of the size that a column chunk has."""
+    if chunk.bloom_filter_length is None:
+        return {}
+    # The length includes a short header, and the filter has a power of two of bytes.
+    num_bits = 8 << (chunk.bloom_filter_length.bit_length() - 1)
+    bits_per_value = -8 / math.log(1 - _FILTER_PROBABILITY ** (1 / 8))
+    return {"ndv": max(int(num_bits / bits_per_value), 1), "fpp": _FILTER_PROBABILITY}
 
 
 def _rows_per_page(pages: FilePages | None) -> int | None:
