@@ -21,7 +21,7 @@ from zonebloom.sources.discovery import Partitioning, Schema
 from zonebloom.sources.kinds import SourceOptions, may_have_other_files, open_files
 from zonebloom.sources.source import Source, Stale
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.paths import absolute_path, filesystem_of_uri, is_uri
+from zonebloom.storage.paths import absolute_path, filesystem_of_uri, full_path, is_uri
 
 if TYPE_CHECKING:
     from zonebloom.facade.dataset import Dataset
@@ -244,7 +244,7 @@ def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[A
         return [absolute_path(path) for path in paths], filesystem
     if isinstance(source, list | tuple) and isinstance(filesystem, pafs.LocalFileSystem):
         paths = [arguments.require_path(path, "an item of source") for path in source]
-        return [os.path.abspath(path_in(filesystem, path)) for path in paths], filesystem
+        return [full_path(path_in(filesystem, path)) for path in paths], filesystem
     if title is None:
         return source, filesystem
     if filesystem is None:
@@ -253,7 +253,7 @@ def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[A
         filesystem, path = _open_uri(title)
         return path, filesystem
     if isinstance(filesystem, pafs.LocalFileSystem):
-        return os.path.abspath(path_in(filesystem, title)), filesystem
+        return full_path(path_in(filesystem, title)), filesystem
     return source, filesystem
 
 

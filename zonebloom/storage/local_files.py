@@ -82,8 +82,9 @@ def create_exclusively(path: str, data: bytes) -> bool:
 
     Without hard links, others see the file while it is written.
     """
+    link = getattr(os, "link", None)
     try:
-        is_made = write_atomically(path, data, os.link)
+        is_made = write_atomically(path, data, link) if link else _write_in_place(path, data)
     except OSError as error:
         if error.errno not in _LINKS_UNSUPPORTED:
             raise
@@ -125,8 +126,12 @@ def sync_files(paths: Iterable[str]) -> None:
 
 
 def sync_path(path: str) -> None:
+    # Windows syncs only files that are open for writing, and no folders.
+    if os.name == "nt" and os.path.isdir(path):
+        return
+    access = os.O_RDWR if os.name == "nt" else os.O_RDONLY
     # Without O_NONBLOCK, opening a named pipe would block.
-    handle = os.open(path, os.O_RDONLY | _NO_LINKS | getattr(os, "O_NONBLOCK", 0))
+    handle = os.open(path, access | _NO_LINKS | getattr(os, "O_NONBLOCK", 0))
     try:
         os.fsync(handle)
     except OSError as error:

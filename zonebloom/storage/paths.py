@@ -129,7 +129,12 @@ def plain_path(path: str, encoded: bool = False) -> str:
 
 def absolute_path(path: str) -> str:
     """Return a path that means the same in another process. Return URIs as they are."""
-    return path if is_uri(path) else os.path.abspath(os.path.expanduser(path))
+    return path if is_uri(path) else full_path(os.path.expanduser(path))
+
+
+def full_path(path: str) -> str:
+    """Return the absolute path of a local file, with slashes on Windows, too."""
+    return os.path.abspath(path).replace(os.sep, "/")
 
 
 def filesystem_of(path: str, s3a: Mapping[str, str] = NO_SETTINGS) -> tuple[pafs.FileSystem, str]:

@@ -1,13 +1,26 @@
-"""Do many short reads in one call of a kernel, with ``pread`` of the C library."""
+"""Do many short reads in one call of a kernel, with ``pread`` of the C library.
+
+Windows has no such function. There, `RandomAccessFile` reads in Python and gives kernels no handle.
+"""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 from numba import int64, types, uint8, uint64
 
 from zonebloom.sbbf.jit import kernel, readonly
 
-_pread = types.ExternalFunction("pread", int64(types.int32, uint64, uint64, int64))
+if os.name == "nt":
+
+    @kernel(int64(types.int32, uint64, uint64, int64))
+    def _pread(handle, target, num_bytes, offset):
+        """Read nothing."""
+        return np.int64(0)
+
+else:
+    _pread = types.ExternalFunction("pread", int64(types.int32, uint64, uint64, int64))
 
 
 @kernel(int64(int64, readonly(int64), readonly(int64), uint8[::1]))

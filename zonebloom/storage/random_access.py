@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 import weakref
 from bisect import bisect_right
@@ -37,6 +38,9 @@ _REMOTE_INDEX_GAP = 256 << 10
 # Most systems let a process open 1,024 files, and some 256.
 _MAX_OPEN_FILES = 128
 
+# Where the system cannot read at a position, as on Windows, a read moves that of the handle.
+_HAS_PREAD = hasattr(os, "pread")
+_POSITION_LOCK = threading.Lock()
 # These are None where the operating system takes no such advice.
 _ADVISE_RANDOM = getattr(os, "POSIX_FADV_RANDOM", None)
 _ADVISE_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
@@ -44,6 +48,14 @@ _CLOSED = -1
 
 # A read that takes longer than this came from the disk, not from the page cache.
 _DISK_SECONDS = 10e-6
+
+
+def _read_at(handle: int, start: int, stop: int) -> bytes:
+    if _HAS_PREAD:
+        return os.pread(handle, stop - start, start)
+    with _POSITION_LOCK:
+        os.lseek(handle, start, os.SEEK_SET)
+        return os.read(handle, stop - start)
 
 
 class RandomAccessFile:
@@ -107,7 +119,7 @@ class RandomAccessFile:
     @property
     def handle(self) -> int | None:
         """The number of an open local file for kernels to read it, or None if they cannot."""
-        return None if self.has_round_trips else self._handle
+        return self._handle if _HAS_PREAD and not self.has_round_trips else None
 
     def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Hint to the system to load (start, stop) ranges of a local file from disk in parallel.
@@ -123,7 +135,7 @@ class RandomAccessFile:
 
         Return the number of bytes read.
         """
-        if self.has_round_trips:
+        if self.has_round_trips or not _HAS_PREAD:
             return copy_pieces(self.read, offsets, sizes, out, self.coalesce)
         from zonebloom.storage.pread_kernel import read_pieces
 
@@ -143,10 +155,10 @@ class RandomAccessFile:
             return self._bucket.read_range(self._path, start, stop, self._tag)
         if self._file is not None:
             return self._file.read_at(stop - start, start)
-        data = os.pread(self._handle, stop - start, start)
-        # One call of pread reads 2 GiB at most.
+        data = _read_at(self._handle, start, stop)
+        # One call reads 2 GiB at most.
         while data and len(data) < stop - start:
-            more = os.pread(self._handle, stop - start - len(data), start + len(data))
+            more = _read_at(self._handle, start + len(data), stop)
             if not more:
                 break
             data += more

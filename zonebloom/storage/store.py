@@ -45,6 +45,7 @@ from zonebloom.storage.local_files import (
     write_atomically,
 )
 from zonebloom.storage.object_store import StoreHandler, object_reader, obstore_handler
+from zonebloom.storage.paths import full_path
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 # The fields in which stores return a tag of an object's content or version.
@@ -355,10 +356,10 @@ class LocalStore(Store):
         return os.path.islink(path)
 
     def absolute_path(self, path: str) -> str:
-        return os.path.abspath(path)
+        return full_path(path)
 
     def resolve(self, path: str) -> str:
-        return os.path.realpath(path)
+        return full_path(os.path.realpath(path))
 
     def is_mount(self, path: str) -> bool:
         return os.path.ismount(path)
