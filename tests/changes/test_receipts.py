@@ -10,10 +10,12 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
 from zonebloom.errors import ChangeConflict, ChangeRefused, InvalidArgument, StaleIndexWarning
+from zonebloom.results import Traces
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -121,10 +123,6 @@ def test_a_receipt_reads_as_text_and_html(table):
     assert receipt.verification is not None
     unproven = replace(receipt.verification, is_proven=False, problem="a row is gone")
     assert "NOT PROVEN: a row is gone" in str(replace(receipt, verification=unproven))
-    by_filter = ds.erase(filter="id = 7")
-    assert by_filter.columns == () and "a filter" in str(by_filter)
-    with pytest.raises(InvalidArgument, match="leave keys out"):
-        by_filter.check(ds, [7])
     other = replace(receipt, location="/elsewhere")
     with pytest.raises(InvalidArgument, match="open the table of the receipt"):
         other.check(ds)
@@ -210,7 +208,9 @@ def test_a_batch_without_rows_changes_nothing(table):
     ds = zb.dataset(table.load(), **table.options)
     assert not ds.upsert(table.table([]), on="id").is_committed
     assert not ds.erase("id", pa.array([], pa.int64())).is_committed
-    assert not ds.erase("id", [-1, None]).is_committed
+    assert not ds.erase("id", [-1]).is_committed
+    with pytest.raises(InvalidArgument, match=r'in rows 1; .* erase\(filter="id IS NULL"\)'):
+        ds.erase("id", [-1, None])
     assert comparable(table.read()) == comparable(table.rows)
 
 
@@ -255,3 +255,69 @@ def test_a_purge_of_iceberg_is_tried_again_after_conflicts(tmp_path, monkeypatch
     assert not receipt.check(ds, SECRETS, purge=True)
     assert conflicts and len(table.load().snapshots()) == 1
     assert table.load().scan().to_arrow().num_rows == 18
+
+
+@pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}.StaleIndexWarning")
+def test_the_filter_of_an_erasure_is_checked(table):
+    ds = open_indexed(table)
+    other = zb.dataset(table.load(), **table.options)
+    condition = f"s IN ('{SECRETS[0]}', '{SECRETS[1]}') AND id >= 0"
+    receipt = ds.erase(filter=condition)
+    assert receipt.num_deleted == 6 and receipt.columns == () and "a filter" in str(receipt)
+    with pytest.raises(InvalidArgument, match="the receipt is of a filter; give a filter"):
+        receipt.check(ds, SECRETS)
+    with pytest.raises(InvalidArgument, match="not the filter of the receipt"):
+        receipt.check(ds, filter="id >= 0")
+    by_keys = ds.erase("id", [10])
+    with pytest.raises(InvalidArgument, match="the receipt is of keys; give keys"):
+        by_keys.check(ds, filter=condition)
+    found = receipt.check(other, filter=condition)
+    files = {trace.path for trace in found.found if trace.kind == "file"}
+    if receipt.table != "folder":
+        assert files == {file.path for file in receipt.files_removed}
+    assert "Give the keys or the filter" in Traces(()).verdict
+    table.append(people(table, 3))
+    again = receipt.check(other, filter=condition)
+    assert any("erase again" in trace.reason for trace in again.found)
+    other.erase(filter=condition)
+    purged = receipt.check(other, filter=condition, purge=True)
+    assert purged.is_searched and not purged, str(purged)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_compressed_manifests_that_no_snapshot_names_are_searched(tmp_path, codec):
+    pytest.importorskip("zstandard")
+    table = KINDS["iceberg"](random.Random(1), tmp_path, is_partitioned=False)
+    with table.load().transaction() as transaction:
+        transaction.set_properties({"write.avro.compression-codec": codec})
+    table.append(people(table, 1))
+    table.append(table.new_rows(10))
+    metadata = next(tmp_path.rglob("metadata"))
+    copies = [(path, path.read_bytes()) for path in metadata.glob("*.avro")]
+    ds = zb.dataset(table.load())
+    receipt = ds.erase("s", SECRETS[:1])
+    assert not receipt.check(ds, SECRETS[:1], purge=True)
+    for path, content in copies:
+        path.with_name(f"copy-{path.name}").write_bytes(content)
+    found = receipt.check(ds, SECRETS[:1]).found
+    assert found and all(trace.reason == "it has bytes of a key" for trace in found)
+    for trace in found:
+        Path(trace.path).unlink()
+    (metadata / "x.avro").write_bytes(b"Obj")
+    [trace] = receipt.check(ds, SECRETS[:1]).found
+    assert "cannot be searched" in trace.reason
+
+
+def test_old_sidecars_of_checkpoints_are_searched(tmp_path):
+    table = KINDS["delta"](random.Random(1), tmp_path, is_partitioned=False)
+    table.append(people(table, 1))
+    table.append(table.new_rows(10))
+    ds = zb.dataset(table.load())
+    receipt = ds.erase("s", SECRETS[:1])
+    assert not receipt.check(ds, SECRETS[:1], purge=True)
+    add = pa.StructArray.from_arrays([pa.array(["x", f'{{"s": "{SECRETS[0]}"}}'])], ["stats"])
+    log = next(tmp_path.rglob("_delta_log"))
+    (log / "_sidecars").mkdir()
+    pq.write_table(pa.table({"add": add}), log / "_sidecars" / "a.parquet", compression="zstd")
+    [trace] = receipt.check(ds, SECRETS[:1]).found
+    assert trace.kind == "log" and trace.path.endswith("_sidecars/a.parquet")

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from zonebloom.base.progress import ProgressOption, Report, report_progress
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
-from zonebloom.changes.key_test import key_test
+from zonebloom.changes.key_test import row_test
 from zonebloom.changes.places import (
     Change,
     FileChange,
@@ -106,7 +106,7 @@ def _planned_receipt(
         table=table.kind,
         location=table.location,
         columns=change.columns,
-        keys=digest_of([str(change.filter)] if work.test is None else work.test.lines()),
+        keys=digest_of(work.test.lines()),
         is_committed=False,
         version_before=table.version,
         version_after=table.version,
@@ -160,7 +160,7 @@ def _carry_out(
         receipt,
         is_committed=True,
         version_after=table.version,
-        verification=verify_change(dataset.opened, change, work, receipt.files_removed, paths),
+        verification=verify_change(table, change, work, receipt.files_removed, paths),
         finished_at=utc_text(time.time()),
         files_added=tuple(ChangedFile(path, file.num_rows, file.num_bytes) for path, file in added),
     )
@@ -168,11 +168,10 @@ def _carry_out(
 
 def _plan_work(opened: OpenedDataset, table: ChangeableTable, change: Change) -> Work:
     """Find the rows of a change, and decide which go to new files."""
+    test = row_test(opened, change.columns, change.keys, change.filter)
     if change.filter is not None:
-        test, new_rows = None, _NO_ROWS
-        changes = places_of_filter(opened, change.filter)
+        changes, new_rows = places_of_filter(opened, change.filter), _NO_ROWS
     else:
-        test = key_test(opened, change.columns, change.keys)
         changes, new_rows = places_of_keys(opened, change.columns, change.keys)
     if change.rows is None:
         # A key that is given twice has its rows twice.

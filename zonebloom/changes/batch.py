@@ -15,13 +15,12 @@ import pyarrow as pa
 from zonebloom.base import arguments
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.user_values import is_data_frame
+from zonebloom.changes.key_test import named_rows, require_no_nulls
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates.evaluate import without_views
 from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
 
-# An error names this many rows.
-_MAX_NAMED_ROWS = 3
 _MAX_SHOWN_CHARACTERS = 80
 
 
@@ -92,7 +91,7 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
     for field in wanted:
         column = table.column(field.name)
         if not field.nullable and column.null_count:
-            named = _named_rows(to_numpy(column.is_null()), first_row)
+            named = named_rows(to_numpy(column.is_null()), first_row)
             raise InvalidArgument(f"column {field.name!r} takes no nulls, but {named} have one")
         if column.type != field.type:
             if pa.types.is_dictionary(column.type):
@@ -152,10 +151,7 @@ def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
     key_columns = []
     for name in keys:
         column = normalized_column(table, (name,))
-        is_absent = np.asarray(column.is_null(nan_is_null=True))
-        if is_absent.any():
-            named = _named_rows(is_absent, 0)
-            raise InvalidArgument(f"key {name!r} is null or NaN in {named}; leave these rows out")
+        require_no_nulls(column, name, "or give them keys")
         if pa.types.is_float16(column.type):
             # PyArrow does not group half floats.
             column = column.cast(pa.float32())
@@ -172,10 +168,3 @@ def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
             f"{arguments.short_repr(key)} in rows {first[number]:,} and {last[number]:,}; keep one "
             "row of each key"
         )
-
-
-def _named_rows(is_bad: np.ndarray, first_row: int) -> str:
-    numbers = np.flatnonzero(is_bad)
-    named = ", ".join(f"{first_row + number:,}" for number in numbers[:_MAX_NAMED_ROWS].tolist())
-    more = numbers.size - _MAX_NAMED_ROWS
-    return f"rows {named}" + (f" and {more:,} more" if more > 0 else "")

@@ -261,6 +261,17 @@ class IcebergChanges(ChangeableTable):
         manifests = {file.manifest for file in history if self._path(file.location) in paths}
         return sorted(map(self._path, manifests))
 
+    def decoded(self, path: str) -> Iterator[bytes]:
+        from pyiceberg.avro.file import AvroFile
+
+        if not path.endswith(".avro"):
+            yield from super().decoded(path)
+            return
+        location = self.location.rstrip("/") + path.removeprefix(self._source.root)
+        with AvroFile(self._table.io.new_input(location)) as records:
+            for record in records:
+                yield from _stored_values(record)
+
     def purge_calls(self) -> tuple[str, ...]:
         return (
             "table.maintenance.expire_snapshots() of all but the current snapshot",
@@ -335,6 +346,21 @@ def _conflicts() -> Iterator[None]:
         yield
     except (CommitFailedException, ValidationException) as error:
         raise CommitRefused(str(error)) from None
+
+
+def _stored_values(value: Any) -> Iterator[bytes]:
+    """Yield the values in a record, also those inside other records, lists and maps."""
+    from pyiceberg.typedef import Record
+
+    if isinstance(value, Record):
+        value = _record_values(value)
+    if isinstance(value, dict):
+        value = tuple(chain(*value.items()))
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _stored_values(item)
+    else:
+        yield value if isinstance(value, bytes) else str(value).encode()
 
 
 def _record_values(record: Record) -> tuple[Any, ...]:

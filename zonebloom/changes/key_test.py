@@ -1,22 +1,30 @@
-"""Tell which rows of a table hold the keys of a change, by brute force and without an index."""
+"""Tell which rows a change is about, by brute force and without an index."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import from_numpy, to_numpy
+from zonebloom.errors import InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
+from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.locate import select_key_columns
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.recheck import matching_rows
 from zonebloom.values.columns import column_path
 from zonebloom.values.normal_types import normalized_type
+
+# An error names this many rows.
+_MAX_NAMED_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,14 @@ class KeyTest:
         columns = [list(map(_text, _plain_values(column))) for column in self.keys.columns]
         return sorted(map("\x1f".join, zip(*columns, strict=True)))
 
+    def texts(self) -> list[str]:
+        """Return the keys that are texts long enough to be found by their bytes."""
+        columns = [c for c in self.keys.columns if pa.types.is_large_string(c.type)]
+        columns += [c for c in self.keys.columns if pa.types.is_string(c.type)]
+        texts = [text for column in columns for text in column.to_pylist() if len(text) > 3]
+        # Logs write a text as JSON does, and paths as URIs do.
+        return [way for text in texts for way in (text, json.dumps(text)[1:-1], quote(text))]
+
     def within(self, names: Collection[str]) -> KeyTest | None:
         """Return the test of the columns that a file stores, which more rows pass, or None."""
         numbers = [number for number, path in enumerate(self.paths) if path[0] in names]
@@ -70,13 +86,52 @@ class KeyTest:
         return held.join(self.keys, names, join_type="left semi").num_rows
 
 
-def key_test(opened: OpenedDataset, columns: Sequence[str], keys: Any) -> KeyTest:
-    """Return the test for keys as `Dataset.locate` takes them."""
+@dataclass(frozen=True)
+class FilterTest:
+    """The filter of an erasure, with the methods of `KeyTest`."""
+
+    text: str
+    filter: RowFilter
+    schema: pa.Schema
+
+    @property
+    def columns(self) -> list[str]:
+        names = row_filter_columns(self.filter)
+        # Without columns, rows would have no number.
+        return sorted(self.schema.names if names is None else names) or self.schema.names[:1]
+
+    def lines(self) -> list[str]:
+        return [self.text]
+
+    def texts(self) -> list[str]:
+        return []
+
+    def within(self, names: Collection[str]) -> FilterTest | None:
+        return self if set(self.columns).issubset(names) else None
+
+    def count(self, rows: pa.Table) -> int:
+        columns = [rows.column(name).cast(self.schema.field(name).type) for name in self.columns]
+        return matching_rows(pa.table(columns, self.columns), self.filter).size
+
+
+RowTest: TypeAlias = KeyTest | FilterTest
+
+
+def row_test(opened: OpenedDataset, columns: Sequence[str], keys: Any, filter: Any) -> RowTest:
+    """Return the test for the rows of a filter, or of keys as `Dataset.locate` takes them.
+
+    Raise `InvalidArgument` for null and NaN keys, which no row equals.
+    """
+    if filter is not None:
+        row_filter, _ = opened.translate([filter])
+        assert row_filter is not None
+        return FilterTest(str(filter), row_filter, opened.source.schema)
     given = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
     stored, positions = [], None
     for name, values in zip(columns, given, strict=True):
         column = opened.key_column(name)
         array = normalized_values(checked_keys(values, column.name, column.type))
+        require_no_nulls(array, name, f'or give erase(filter="{name} IS NULL")')
         cast, places = cast_keys_exactly(array, normalized_type(column.type))
         stored.append((cast, places))
         positions = places if positions is None else np.intersect1d(positions, places)
@@ -86,6 +141,24 @@ def key_test(opened: OpenedDataset, columns: Sequence[str], keys: Any) -> KeyTes
     table = pa.table(arrays, names)
     paths = tuple(column_path(opened.source.schema, name) for name in columns)
     return KeyTest(paths, table.group_by(names).aggregate([]).select(names))
+
+
+def require_no_nulls(keys: Any, name: str, advice: str) -> None:
+    """Raise `InvalidArgument` if keys are null or NaN, and name the first of them."""
+    is_absent = np.asarray(keys.is_null(nan_is_null=True))
+    if is_absent.any():
+        rows = named_rows(is_absent)
+        raise InvalidArgument(
+            f"key {name!r} is null or NaN in {rows}; leave these rows out, {advice}"
+        )
+
+
+def named_rows(is_bad: np.ndarray, first_row: int = 0) -> str:
+    """Return the numbers of the first bad rows, for an error."""
+    numbers = np.flatnonzero(is_bad)
+    named = ", ".join(f"{first_row + number:,}" for number in numbers[:_MAX_NAMED_ROWS].tolist())
+    more = numbers.size - _MAX_NAMED_ROWS
+    return f"rows {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _with_type(values: Any, wanted: pa.DataType) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.changes.key_test import KeyTest
+from zonebloom.changes.key_test import RowTest
 from zonebloom.reading import key_locations
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.scanner import plan_scan
@@ -77,15 +77,15 @@ class Work:
         The files that are written anew.
     new_rows : int64 array
         The rows of the batch that new files get.
-    test : KeyTest or None
-        The keys in the types of the dataset. None for a change by a filter.
+    test : RowTest
+        Tells which rows have a key, or match the filter.
     num_inserted, num_updated, num_deleted : int
         Rows of the dataset.
     """
 
     changes: list[FileChange]
     new_rows: np.ndarray
-    test: KeyTest | None
+    test: RowTest
     num_inserted: int = 0
     num_updated: int = 0
     num_deleted: int = 0

@@ -24,7 +24,7 @@ RECEIPT_FORMAT = 1
 class _Checked(Protocol):
     """The methods of `zonebloom.Dataset` that a receipt needs."""
 
-    def check_receipt(self, receipt: Receipt, keys: Any, *, purge: bool) -> Traces: ...
+    def check_receipt(self, receipt: Receipt, keys: Any, *, filter: Any, purge: bool) -> Traces: ...
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,9 @@ class Receipt(Displayed):
                 "Receipt.save"
             ) from None
 
-    def check(self, dataset: _Checked, keys: Any = None, *, purge: bool = False) -> Traces:
+    def check(
+        self, dataset: _Checked, keys: Any = None, *, filter: Any = None, purge: bool = False
+    ) -> Traces:
         """Look what still holds the erased keys: older versions, files, and filters.
 
         Parameters
@@ -228,6 +230,8 @@ class Receipt(Displayed):
         keys : as for `Dataset.erase`, optional
             The erased keys once more. With them, all files are read and searched. Without them,
             only what the receipt names is looked for.
+        filter : as for `Dataset.erase`, optional
+            The same for an erasure by a filter: the filter once more, in the same words.
         purge : bool
             Whether to make the calls that remove what still holds the keys: the retention of the
             table is ended, and its indices are built anew. Older versions are then gone for good.
@@ -235,7 +239,8 @@ class Receipt(Displayed):
         Raises
         ------
         InvalidArgument
-            If the keys are not those of the receipt, or the dataset is of another table.
+            If the keys or the filter are not those of the receipt, or the dataset is of another
+            table.
 
         Examples
         --------
@@ -245,7 +250,7 @@ class Receipt(Displayed):
         >>> print(receipt.check(ds, [42], purge=True))
         Nothing holds these keys.
         """
-        return dataset.check_receipt(self, keys, purge=purge)
+        return dataset.check_receipt(self, keys, filter=filter, purge=purge)
 
     def __str__(self) -> str:
         lines = [self._title(), *self._sentences()]

@@ -232,6 +232,19 @@ class ChangeableTable(ABC):
         """Return the files of the table's log that hold statistics of some data files."""
         return []
 
+    def decoded(self, path: str) -> Iterator[bytes]:
+        """Yield the content of a file of the table's log, if it is compressed."""
+        if path.endswith(".parquet"):
+            with self._filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+                for batch in file.iter_batches():
+                    sink = pa.BufferOutputStream()
+                    with pa.ipc.new_stream(sink, batch.schema) as writer:
+                        writer.write_batch(batch)
+                    yield sink.getvalue().to_pybytes()
+        elif path.endswith(".gz.metadata.json"):
+            with self._filesystem.open_input_stream(path, compression="gzip") as stream:
+                yield stream.read()
+
     @abstractmethod
     def purge_calls(self) -> tuple[str, ...]:
         """Return the calls that delete older versions."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -17,7 +16,7 @@ from zonebloom.base.display import Displayed, list_html, styled_html, table_html
 from zonebloom.base.text import count_text, table_text
 from zonebloom.base.threads import thread_pool
 from zonebloom.catalog.names import SEGMENTS
-from zonebloom.changes.key_test import KeyTest
+from zonebloom.changes.key_test import RowTest
 from zonebloom.changes.tables import ChangeableTable
 from zonebloom.errors import CatalogError
 from zonebloom.scan.opened import OpenedDataset
@@ -76,7 +75,7 @@ class Traces(Displayed):
             return f"{count_text(len(self.found), 'place')} may still hold these keys:"
         if self.is_searched:
             return "Nothing holds these keys."
-        return "Nothing that the receipt names is left. Give the keys to search all files."
+        return "Nothing that the receipt names is left. Give the keys or the filter to search all."
 
     def _cells(self) -> list[list[object]]:
         return [
@@ -103,7 +102,7 @@ def find_traces(
     table: ChangeableTable,
     removed_paths: Iterable[str],
     known_paths: Iterable[str],
-    test: KeyTest | None,
+    test: RowTest | None,
     *,
     is_thorough: bool,
 ) -> Traces:
@@ -118,7 +117,7 @@ def find_traces(
         Files that the change replaced.
     known_paths : iterable of str
         Those of them that no new file has the path of, and other files that held a key.
-    test : KeyTest or None
+    test : RowTest or None
         If given, the files that only older versions have, or none, are searched for the keys.
     is_thorough : bool
         Whether to search the files of the newest version as well, and all files that are no data
@@ -135,10 +134,12 @@ def find_traces(
         for path in table.logs_of(history, holding)
     ]
     found += _index_traces(opened, holding | set(removed_paths))
-    if test is not None and is_thorough:
+    needles = [text.encode() for text in test.texts()] if test and is_thorough else []
+    if needles:
         # The values of data files were compared. A key may be part of another value.
         others = {path for path in stored if not _is_data(path, opened.source.root)}
-        found += _byte_traces(opened, others, {trace.path for trace in found}, test)
+        seen = {trace.path for trace in found}
+        found += _byte_traces(opened, table, others, seen, needles)
     kinds = {trace.kind for trace in found}
     calls = table.purge_calls() if kinds & {"file", "log"} else ()
     if "index" in kinds:
@@ -151,7 +152,7 @@ def _file_traces(
     paths: Collection[str],
     held_by: Mapping[str, tuple[str, ...]],
     known: Collection[str],
-    test: KeyTest | None,
+    test: RowTest | None,
     is_thorough: bool,
 ) -> list[Trace]:
     """Return the data files that hold a key."""
@@ -180,7 +181,7 @@ def _file_traces(
         return [found for found in pool.map(trace, sorted(searched)) if found is not None]
 
 
-def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: KeyTest) -> str:
+def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: RowTest) -> str:
     """Return why a file holds a key, or may hold one. Return an empty text if it holds none."""
     try:
         with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
@@ -198,32 +199,44 @@ def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: KeyTest) -> st
 
 
 def _byte_traces(
-    opened: OpenedDataset, stored: Collection[str], seen: Collection[str], test: KeyTest
+    opened: OpenedDataset,
+    table: ChangeableTable,
+    stored: Collection[str],
+    seen: Collection[str],
+    needles: Sequence[bytes],
 ) -> list[Trace]:
     """Return the other files of the table and of the index that have the bytes of a key."""
-    texts = _searchable_texts(test)
     catalog = opened.catalog
     index_files = _stored_files(catalog.filesystem, catalog.folder)
     traces: list[Trace] = []
-    for path in sorted({*stored, *index_files}.difference(seen) if texts else ()):
+    for path in sorted({*stored, *index_files}.difference(seen)):
         kind = "index" if path in index_files else "log"
         filesystem = catalog.filesystem if kind == "index" else opened.source.filesystem
         # A segment is traced as a whole.
-        if posixpath.dirname(path) not in seen and _has_bytes(filesystem, path, texts):
-            traces.append(Trace(kind, path, (), "it has bytes of a key"))
+        if posixpath.dirname(path) in seen:
+            continue
+        try:
+            contents = _pieces(filesystem, path, max(map(len, needles)))
+            if kind == "log":
+                contents = chain(contents, table.decoded(path))
+            has_key = any(needle in content for content in contents for needle in needles)
+            reason = "it has bytes of a key" if has_key else ""
+        except FileNotFoundError:
+            continue
+        except Exception as error:  # noqa: BLE001 - readers of formats raise what they like
+            reason = f"it cannot be searched ({type(error).__name__})"
+        if reason:
+            traces.append(Trace(kind, path, (), reason))
     return traces
 
 
-def _searchable_texts(test: KeyTest) -> list[str]:
-    """Return the keys that are texts long enough to be found by their bytes."""
-    texts = []
-    for column in test.keys.columns:
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            for text in column.to_pylist():
-                # Logs write a text as JSON does, and paths as URIs do.
-                spellings = {text, json.dumps(text)[1:-1], quote(text)}
-                texts += spellings if len(text) > 3 else ()
-    return texts
+def _pieces(filesystem: pafs.FileSystem, path: str, overlap: int) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces, each with the end of the one before."""
+    window = b""
+    with filesystem.open_input_stream(path, compression=None) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            window = window[-overlap:] + piece
+            yield window
 
 
 def _stored_files(filesystem: pafs.FileSystem, root: str) -> set[str]:
@@ -241,22 +254,6 @@ def _is_data(path: str, root: str) -> bool:
     )
     # An interrupted change of a folder leaves temporary files.
     return path.endswith((".parquet", ".tmp")) and not hidden
-
-
-def _has_bytes(filesystem: pafs.FileSystem, path: str, texts: Sequence[str]) -> bool:
-    needles = [text.encode() for text in texts]
-    overlap = max(map(len, needles)) - 1
-    tail = b""
-    try:
-        with filesystem.open_input_stream(path, compression=None) as stream:
-            while piece := stream.read(_PIECE_BYTES):
-                window = tail + piece
-                if any(needle in window for needle in needles):
-                    return True
-                tail = window[-overlap:]
-    except FileNotFoundError:
-        return False
-    return False
 
 
 def _index_traces(opened: OpenedDataset, paths: Iterable[str]) -> list[Trace]:

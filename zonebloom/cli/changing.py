@@ -141,6 +141,7 @@ def upsert_command(
 @keys_file_option(
     "A CSV or Parquet file, or stdin, with the erased keys in columns of their names."
 )
+@click.option("--filter", metavar="SQL", help="The filter of the erasure, instead of keys.")
 @click.option("--purge", is_flag=True, help="Delete older versions, files and filters with keys.")
 def receipt_command(
     file: str,
@@ -148,21 +149,22 @@ def receipt_command(
     catalog: str | None,
     key_texts: tuple[str, ...],
     keys_file: IO[bytes] | None,
+    filter: str | None,
     purge: bool,
     **options: Any,
 ) -> CommandAnswer:
     """Print a receipt, and check what still holds its keys.
 
-    The receipt is in FILE, and its table at PATH. With the keys, all files are searched, and
-    otherwise only those that the receipt names. Exits with 1 if something may hold them. As JSON:
-    receipt, traces (null without PATH).
+    The receipt is in FILE, and its table at PATH. With the keys or the filter, all files are
+    searched, and otherwise only those that the receipt names. Exits with 1 if something may hold
+    them. As JSON: receipt, traces (null without PATH).
     """
     from zonebloom.changes.receipt import Receipt
     from zonebloom.facade.dataset import Dataset
 
     receipt = Receipt.load(file)
     if path is None:
-        if purge or key_texts or keys_file is not None:
+        if purge or key_texts or keys_file is not None or filter is not None:
             raise click.UsageError("give the PATH of the table to check")
         return CommandAnswer(
             {"receipt": _json(receipt), "traces": None},
@@ -177,7 +179,7 @@ def receipt_command(
             names = ", ".join(receipt.columns) or "a filter"
             raise InvalidArgument(f"the receipt is of {names}; give keys of that, or none")
         _, keys = _as_arguments(given)
-    traces = receipt.check(ds, keys, purge=purge)
+    traces = receipt.check(ds, keys, filter=filter, purge=purge)
     return CommandAnswer(
         {"receipt": _json(receipt), "traces": traces},
         _receipt_text(receipt, traces, ds.opened.source.root),

@@ -18,7 +18,7 @@ from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.changes.apply import apply_change, load_newest
 from zonebloom.changes.batch import checked_rows
 from zonebloom.changes.folder import FolderChanges
-from zonebloom.changes.key_test import key_test
+from zonebloom.changes.key_test import row_test
 from zonebloom.changes.places import Change
 from zonebloom.changes.receipt import Receipt
 from zonebloom.changes.tables import ChangeableTable, retry_after_conflicts
@@ -73,7 +73,7 @@ def erase(
     table = newest_table(dataset)
     removed = {file.path for file in receipt.files_removed}
     known = removed - {file.path for file in receipt.files_added}
-    test = key_test(dataset.opened, change.columns, keys) if has_keys else None
+    test = row_test(dataset.opened, change.columns, change.keys, filter)
     traces = find_traces(dataset.opened, table, removed, known, test, is_thorough=False)
     return replace(receipt, traces=traces)
 
@@ -162,7 +162,9 @@ def _apply(
     return receipt
 
 
-def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge: bool) -> Traces:
+def check_receipt(
+    receipt: Receipt, dataset: ChangedDataset, keys: Any, filter: Any, *, purge: bool
+) -> Traces:
     """Look again what holds the keys of a receipt; see `Receipt.check`."""
     arguments.require_instance(receipt, Receipt, "receipt")
     table = changeable_table(dataset)
@@ -173,13 +175,16 @@ def check_receipt(receipt: Receipt, dataset: ChangedDataset, keys: Any, *, purge
         )
     load_newest(dataset, table)
     test = None
-    if keys is not None:
-        if not receipt.columns:
-            raise InvalidArgument("the receipt is of a filter; leave keys out")
-        test = key_test(dataset.opened, receipt.columns, keys)
+    if keys is not None or filter is not None:
+        what, unfit = ("keys", filter) if receipt.columns else ("a filter", keys)
+        if unfit is not None:
+            raise InvalidArgument(f"the receipt is of {what}; give {what}, and nothing else")
+        test = row_test(dataset.opened, receipt.columns, keys, filter)
         if not receipt.keys.is_of(test.lines()):
             raise InvalidArgument(
                 f"these are not the {receipt.keys.count:,} keys of the receipt; give the same keys"
+                if receipt.columns
+                else "this is not the filter of the receipt; give the same filter"
             )
     removed = {file.path for file in receipt.files_removed}
     # A file of a folder has the same path before and after.

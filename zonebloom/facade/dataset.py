@@ -707,7 +707,8 @@ class Dataset(pads.UnionDataset, Displayed):
         Parameters
         ----------
         columns, keys
-            As in `locate`.
+            As in `locate`, but null and NaN are refused: no row equals them. Rows with a null are
+            deleted by ``filter="id IS NULL"``.
         filter : as for `scanner`, optional
             Instead of columns and keys, the rows to delete.
         plan : bool
@@ -815,7 +816,9 @@ class Dataset(pads.UnionDataset, Displayed):
             progress,
         )
 
-    def check_receipt(self, receipt: Receipt, keys: Any = None, *, purge: bool = False) -> Traces:
+    def check_receipt(
+        self, receipt: Receipt, keys: Any = None, *, filter: Filter = None, purge: bool = False
+    ) -> Traces:
         """Look what still holds the keys of a receipt; see `Receipt.check`.
 
         >>> receipt = ds.erase("id", [43])
@@ -824,7 +827,8 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         from zonebloom.facade.changing import check_receipt
 
-        return check_receipt(receipt, self, keys, purge=arguments.require_bool(purge, "purge"))
+        purge = arguments.require_bool(purge, "purge")
+        return check_receipt(receipt, self, keys, filter, purge=purge)
 
     # Indices
 
