@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,3 +92,19 @@ def test_rows_with_dictionaries_that_change_are_taken(tmp_path):
     for rows in (pa.RecordBatchReader.from_batches(batches[0].schema, batches), batches[0]):
         ds.upsert(rows, on="id")
     assert sorted(ds.to_table()["id"].to_pylist()) == ["a", "b", "c"]
+
+
+def test_a_change_of_a_folder_deletes_what_an_interrupted_one_left_beside_its_files(tmp_path):
+    ages = {".zonebloom-1.tmp": 90_000, ".zonebloom-2.tmp": 60, "x.tmp": 90_000}
+    for name in "ab":
+        write(tmp_path / name / "0.parquet", [ord(name), 1_000 + ord(name)])
+        for left, age in ages.items():
+            write(tmp_path / name / left, [1])
+            moment = time.time() - age
+            os.utime(tmp_path / name / left, (moment, moment))
+    ds = zb.dataset(tmp_path)
+    assert ds.erase("id", [ord("a")]).num_deleted == 1
+    young = ["0.parquet", ".zonebloom-2.tmp", "x.tmp"]
+    assert sorted(os.listdir(tmp_path / "a")) == sorted(young)
+    assert sorted(os.listdir(tmp_path / "b")) == sorted([*young, ".zonebloom-1.tmp"])
+    assert not list(tmp_path.rglob(".zonebloom-lock"))

@@ -46,11 +46,11 @@ ROW = {
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return the files below a folder with their sizes and times, without the empty lock file."""
+    """Return the files below a folder with their sizes and times."""
     return {
         str(path): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in folder.rglob("*")
-        if path.is_file() and path.name != ".zonebloom-lock"
+        if path.is_file()
     }
 
 

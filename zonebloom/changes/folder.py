@@ -1,7 +1,7 @@
 """Change the Parquet files of a folder: write each anew, and rename it over the old one.
 
 Several files do not change at once. After an interruption, the same call again completes the
-change. Hidden files that were left are deleted by the next change.
+change. Hidden files that were left are deleted by a later change of files in their folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import file_errors
 
 # Files that begin with a dot are no data to any reader.
-_HIDDEN, _HIDDEN_END = ".zonebloom-", ".tmp"
+_HIDDEN, _EXTENSION = ".zonebloom-", "tmp"
 _LOCK = ".zonebloom-lock"
 _SECONDS_OF_A_CHANGE = 86_400
 
@@ -117,7 +117,7 @@ class FolderChanges(ChangeableTable):
     def new_path(self, partition: Any, replaced: Fragment | None) -> str:
         """Return a hidden path. The commit renames it."""
         # DuckDB and Polars read files that begin with a dot if they end in .parquet.
-        name = f"{_HIDDEN}{uuid.uuid4()}{_HIDDEN_END}"
+        name = f"{_HIDDEN}{uuid.uuid4()}.{_EXTENSION}"
         if replaced is not None:
             folder = posixpath.dirname(self._source.store.resolve(replaced.path))
             return posixpath.join(folder, name)
@@ -134,20 +134,19 @@ class FolderChanges(ChangeableTable):
         texts = [None if value is None else str(value) for value in partition]
         return self._hive_path(texts, name)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Let only one change of a local folder run at a time."""
-        with self._source.store.locked(posixpath.join(self.location, _LOCK)):
-            self._delete_leftovers()
-            yield
+        return self._source.store.locked(posixpath.join(self.location, _LOCK))
 
-    def _delete_leftovers(self) -> None:
-        """Delete hidden files that an interrupted change left."""
-        selector = pafs.FileSelector(self.location, recursive=True)
-        for info in self._filesystem.get_file_info(selector):
-            is_left = info.base_name.startswith(_HIDDEN) and info.base_name.endswith(_HIDDEN_END)
-            if is_left and time.time() - info.mtime.timestamp() > _SECONDS_OF_A_CHANGE:
-                self._filesystem.delete_file(info.path)
+    def _delete_leftovers(self, folders: Collection[str]) -> None:
+        """Delete hidden files that an interrupted change left in some folders."""
+        oldest = time.time() - _SECONDS_OF_A_CHANGE
+        for folder in folders:
+            selector = pafs.FileSelector(folder, allow_not_found=True)
+            for info in self._filesystem.get_file_info(selector):
+                is_left = info.base_name.startswith(_HIDDEN) and info.extension == _EXTENSION
+                if is_left and info.mtime.timestamp() < oldest:
+                    self._filesystem.delete_file(info.path)
 
     def commit(
         self,
@@ -177,6 +176,8 @@ class FolderChanges(ChangeableTable):
                 for path in {self._source.store.resolve(fragment.path), fragment.path}:
                     self._filesystem.delete_file(path)
         published += [self._publish(file) for file in written if file.replaced is None]
+        paths = [fragment.path for fragment in removed] + [file.path for file in written]
+        self._delete_leftovers(set(map(posixpath.dirname, paths)))
         return published
 
     def _publish(self, file: WrittenFile) -> str:

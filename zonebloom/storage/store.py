@@ -329,13 +329,18 @@ class LocalStore(Store):
         except ImportError:  # Windows
             yield
             return
-        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-        try:
-            # The system gives the lock back when the process ends.
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as stack:
+            is_held = False
+            while not is_held:
+                handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+                stack.callback(os.close, handle)
+                # The system gives the lock back when the process ends.
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                # Whoever held the lock deleted its file, so a newcomer may hold another file.
+                with contextlib.suppress(FileNotFoundError):
+                    is_held = os.path.samestat(os.fstat(handle), os.stat(path))
+            stack.callback(self.delete_file, path)
             yield
-        finally:
-            os.close(handle)
 
     def delete_file(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
