@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zonebloom as zb
+from zonebloom.cli.main import main
 from zonebloom.errors import FilterError, InvalidArgument, StaleIndexWarning
 
 ROWS = 6_000
@@ -380,3 +381,26 @@ def test_a_column_of_some_paths_is_read_from_the_other_files(tmp_path, kind, is_
     ]:
         assert ds.count_rows(filter) == wanted.sum(), filter
     assert "k_idx" in str(ds.scanner(filter="k = 17").explain_plan())
+
+
+def test_a_refused_comparison_names_the_inference_of_types(tmp_path):
+    for day in ("2025-02-26", "2025-02-27"):
+        folder = tmp_path / "days" / f"day={day}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1]}), folder / "0.parquet")
+    date = dt.date(2025, 2, 26)
+    for filter in (
+        "day = DATE '2025-02-26'",
+        "id = 1 AND year(day) = 2025",
+        pc.field("day") == date,
+        [("day", "=", date)],
+    ):
+        with pytest.raises(FilterError, match=r'partitioning="infer" .* date32'):
+            zb.dataset(tmp_path / "days").to_table(filter=filter)
+        assert zb.dataset(tmp_path / "days", partitioning="infer").count_rows(filter) > 0
+    with pytest.raises(FilterError) as refusal:
+        zb.dataset(tmp_path / "days").to_table(filter="id = 'text'")
+    assert "infer" not in str(refusal.value)
+    lookup = ["lookup", str(tmp_path / "days"), "day = DATE '2025-02-26'"]
+    assert main(lookup) != 0
+    assert main([*lookup, "--partitioning", "infer"]) == 0

@@ -156,6 +156,11 @@ def test_types_and_metadata_equal_those_of_pyarrow(tmp_path, store_schema, optio
     table = pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata={"of": "the file"}))
     pq.write_table(table, tmp_path / "a", store_schema=store_schema, **options)
     ds, expected = zb.dataset(tmp_path), pads.dataset(f"{tmp_path}", partitioning="hive")
+    # PyArrow's datasets ignore that Parquet marks UUIDs.
+    marked = {field.name: field for field in pq.read_schema(tmp_path / "a") if "uuid" in str(field)}
+    schema = pa.schema([marked.get(field.name, field) for field in expected.schema])
+    schema = schema.with_metadata(expected.schema.metadata)
+    expected = pads.dataset(f"{tmp_path}", schema=schema)
     assert ds.schema.equals(expected.schema, check_metadata=True)
     assert ds.to_table() == expected.to_table()
 

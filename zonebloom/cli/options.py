@@ -112,6 +112,12 @@ source_options = combine_options(
         help="union: the columns of all files, in types that hold their values. By default the "
         "columns and types of the first file.",
     ),
+    click.option(
+        "--partitioning",
+        type=click.Choice(["infer"]),
+        help="infer: folders such as day=2026-03-30 give dates and integers. By default they give "
+        "integers and text.",
+    ),
 )
 catalog_option = click.option(
     "--catalog",
@@ -145,6 +151,7 @@ def source_command(
         format: str,
         index_dir: str | None,
         schema: Literal["union"] | None,
+        partitioning: Literal["infer"] | None,
         embedded_filters: bool = False,
         catalog: str | None = None,
         **parameters: Any,
@@ -155,6 +162,7 @@ def source_command(
             format=format,
             index_dir=index_dir,
             schema=schema,
+            partitioning=partitioning or "auto",
             embedded_filters=embedded_filters,
         )
         return command(source, **parameters)

@@ -37,7 +37,12 @@ _TIMESTAMP = (
     r"([T ](?P<clock>\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?) ?(?P<zone>Z|UTC|[+-]\d{2}(:?\d{2})?)?)?"
 )
 _DATETIME_KINDS = ("date", "timestamp", "instant")
-_KIND_NAMES = {"text": "string", "boolean": "truth value", "bytes": "binary literal"}
+_KIND_NAMES = {
+    "text": "string",
+    "boolean": "truth value",
+    "bytes": "binary literal",
+    "instant": "timestamp with a zone",
+}
 _NUMBER_ADVICE = "write a plain number"
 _LITERAL_ADVICE = {
     "text": "put the literal in single quotes: 'abc'",

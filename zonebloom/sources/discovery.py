@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 from zonebloom.base import arguments
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import (
+    FilterError,
     FragmentUnreadable,
     InvalidArgument,
     NoFragments,
@@ -24,7 +25,7 @@ from zonebloom.errors import (
     SourceError,
 )
 from zonebloom.sources.column_batches import union_type, unite_schemas
-from zonebloom.sources.listing import list_data_files, read_plain_schema
+from zonebloom.sources.listing import list_data_files, read_plain_schema, with_uuids
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.sources.table_folders import refuse_tables
 from zonebloom.storage.files import (
@@ -79,6 +80,7 @@ def discover_source(
         as_arrow_filesystem(filesystem),
         _check_partitioning(partitioning),
         user_schema,
+        keys,
     )
     if is_path:
         with _undecodable_path_errors():
@@ -93,7 +95,7 @@ def discover_source(
         return replace(opened, type_agreement="first")
     if user_schema is not None:
         return replace(opened, type_agreement="cast")
-    return _with_union_schema(opened)
+    return discovery.with_union_schema(opened)
 
 
 @contextmanager
@@ -172,6 +174,7 @@ class _Discovery:
     filesystem: pafs.FileSystem | None
     partitioning: Partitioning = None
     schema: pa.Schema | None = None
+    keys: ParquetKeys | None = None
 
     def from_paths(self, paths: list[str], base: str | None = None) -> Source:
         """Return the source of some files and folders.
@@ -278,9 +281,47 @@ class _Discovery:
                 return files.finish(self.schema)
             *_, in_paths = files.inspect_schemas()
         # This raises if two columns have one name.
-        stored = pa.unify_schemas([stored])
+        stored = self._with_uuids(pa.unify_schemas([stored]), filesystem, paths[0])
         path_fields = [field for field in in_paths if field.name not in stored.names]
         return files.finish(pa.schema([*stored, *path_fields], stored.metadata))
+
+    def with_union_schema(self, source: Source) -> Source:
+        """Return the source with the union of all files' schemas."""
+        parquet_in = source.filesystem if source.has_statistics else None
+
+        def read_schema(fragment: Fragment) -> pa.Schema:
+            with file_errors(fragment.path, verb="read the schema of", parquet_in=parquet_in):
+                schema = source.open(fragment, source.filesystem).physical_schema
+                return self._with_uuids(schema, source.filesystem, fragment.path)
+
+        with thread_pool(REMOTE_THREADS) as pool:
+            schemas = list(pool.map(read_schema, source.fragments))
+        union = schemas[0]
+        for number, schema in enumerate(schemas):
+            try:
+                union = unite_schemas(union, schema)
+            except pa.ArrowException as error:
+                paths = [fragment.path for fragment in source.fragments]
+                raise _union_error(paths, schemas[: number + 1], error) from None
+        path_fields = [field for field in source.schema if field.name not in union.names]
+        is_shared = all(
+            field.type == union.field(field.name).type for schema in schemas for field in schema
+        )
+        schema = pa.schema([*union, *path_fields], union.metadata)
+        return replace(source, schema=schema, type_agreement="shared" if is_shared else "cast")
+
+    def _with_uuids(self, schema: pa.Schema, filesystem: pafs.FileSystem, path: str) -> pa.Schema:
+        """Return the schema of a file with the type UUID where a Parquet file marks UUIDs."""
+        if self.format != "parquet" and self.keys is None:
+            return schema
+
+        def read_extended() -> pa.Schema:
+            from pyarrow.parquet import read_schema
+
+            properties = None if self.keys is None else self.keys.properties()
+            return read_schema(path, filesystem=filesystem, decryption_properties=properties)
+
+        return with_uuids(schema, read_extended)
 
     @property
     def _arrow_format(self) -> pads.FileFormat:
@@ -326,6 +367,27 @@ def _type_of_texts(texts: Collection[str]) -> pa.DataType:
                 pa.array(texts).cast(kind)
                 return kind
     return pa.string()
+
+
+@contextmanager
+def partition_advice(source: Source, filter: Any) -> Iterator[None]:
+    """Say in a refusal of a filter if it names a partition column of dates or integers as text."""
+    try:
+        yield
+    except FilterError as error:
+        # A table has its own types.
+        names = set[str]() if source.is_table_snapshot else source.partition_columns()
+        for name in sorted(names):
+            values = {source.constants(fragment).get(name) for fragment in source.fragments}
+            texts = {value for value in values if isinstance(value, str)}
+            inferred = _type_of_texts(texts)
+            if inferred != pa.string() and re.search(rf"\b{re.escape(name)}\b", str(filter)):
+                error.args = (
+                    f"{error}\nColumn {name!r} is text in the paths; open the dataset with "
+                    f'partitioning="infer" (commands take --partitioning infer) to read it as '
+                    f"{inferred}",
+                )
+        raise
 
 
 def _is_name(filesystem: pafs.FileSystem, path: str) -> bool:
@@ -381,31 +443,6 @@ def _shared_folder(folders: Iterable[str]) -> str:
         raise SourceError(
             "the files do not share a folder; give an index_dir, or one dataset for each folder"
         ) from None
-
-
-def _with_union_schema(source: Source) -> Source:
-    """Return the source with the union of all files' schemas."""
-    parquet_in = source.filesystem if source.has_statistics else None
-
-    def read_schema(fragment: Fragment) -> pa.Schema:
-        with file_errors(fragment.path, verb="read the schema of", parquet_in=parquet_in):
-            return source.open(fragment, source.filesystem).physical_schema
-
-    with thread_pool(REMOTE_THREADS) as pool:
-        schemas = list(pool.map(read_schema, source.fragments))
-    union = schemas[0]
-    for number, schema in enumerate(schemas):
-        try:
-            union = unite_schemas(union, schema)
-        except pa.ArrowException as error:
-            paths = [fragment.path for fragment in source.fragments]
-            raise _union_error(paths, schemas[: number + 1], error) from None
-    path_fields = [field for field in source.schema if field.name not in union.names]
-    is_shared = all(
-        field.type == union.field(field.name).type for schema in schemas for field in schema
-    )
-    schema = pa.schema([*union, *path_fields], union.metadata)
-    return replace(source, schema=schema, type_agreement="shared" if is_shared else "cast")
 
 
 def _union_error(

@@ -7,6 +7,7 @@ One listing tells the files and the folders of tables among them. Hidden files a
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,9 +19,11 @@ from zonebloom.sources.table_folders import refuse_listed_tables, refuse_tables_
 from zonebloom.storage.files import PARQUET_EXTENSIONS, file_errors
 from zonebloom.storage.random_access import RandomAccessFile
 from zonebloom.storage.store import Store, store_of
+from zonebloom.values.normal_types import innermost_types
 
 # Footers of most files fit in it.
 _END_BYTES = 64 << 10
+_BYTES_OF_UUID = pa.binary(16)
 
 
 class FolderListing(NamedTuple):
@@ -116,8 +119,32 @@ def read_plain_schema(
                 (end,) = file.read([(file.num_bytes - footer_bytes, file.num_bytes)])
         finally:
             file.close()
-        with ParquetFile(pa.BufferReader(end), arrow_extensions_enabled=False) as parquet:
-            schema = parquet.schema_arrow
+
+        def read_schema(*, has_extensions: bool) -> pa.Schema:
+            with ParquetFile(
+                pa.BufferReader(end), arrow_extensions_enabled=has_extensions
+            ) as parquet:
+                return parquet.schema_arrow
+
+        schema = with_uuids(
+            read_schema(has_extensions=False), lambda: read_schema(has_extensions=True)
+        )
     except (pa.ArrowException, OSError):
         return None
     return None if len(set(schema.names)) < len(schema.names) else schema
+
+
+def with_uuids(schema: pa.Schema, read_extended: Callable[[], pa.Schema]) -> pa.Schema:
+    """Return the schema of a Parquet file with the type UUID where the file marks UUIDs.
+
+    PyArrow's datasets read them as 16 bytes, which no engine compares with text. ``read_extended``
+    reads the schema with all types that files mark. Of these, JSON stays text, which is compared.
+    """
+    if not any(_BYTES_OF_UUID in innermost_types(type_) for type_ in schema.types):
+        return schema
+    marked, plain = str(pa.uuid()), str(_BYTES_OF_UUID)
+    fields = [
+        new if str(new.type).replace(marked, plain) == str(old.type) else old
+        for old, new in zip(schema, read_extended(), strict=True)
+    ]
+    return pa.schema(fields, schema.metadata)
