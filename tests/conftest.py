@@ -55,15 +55,23 @@ LONGEST = (
     "test_notebooks.py",
     "test_docs.py",
 )
+# Tests with these marks run with --everything, or if their file is named.
+SLOW_MARKS = ("spark", "documents", "trust", "slow")
+DOCUMENTS = ("test_docs.py", "test_notebooks.py", "test_demo.py", "test_bench.py")
 
 
 def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help="all random cases, not a quarter")
+    parser.addoption("--everything", action="store_true", help="the slow tests, too")
 
 
 def pytest_configure(config):
     if config.getoption("--thorough", default=False):
         os.environ[THOROUGH] = "1"
+    # Whoever names files wants all of their tests. Worker processes get the names and the options.
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and config.args_source == pytest.Config.ArgsSource.ARGS:
+        config.option.everything = True
     # All tests use the kernels. The first process compiles them before it starts others.
     zonebloom.warmup()
 
@@ -83,7 +91,15 @@ def pytest_xdist_make_scheduler(config, log):
     return SessionGroupScheduling(config, log)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        for mark in slow_marks(item.path):
+            item.add_marker(mark)
+    if not config.option.everything:
+        slow = [item for item in items if any(map(item.get_closest_marker, SLOW_MARKS))]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
+
     def rank(item):
         if uses_session(item.nodeid.partition("::")[0]):
             return -1
@@ -109,6 +125,12 @@ def pytest_runtest_setup(item):
         session = sql.SparkSession.getActiveSession()
         if session is not None:
             session.stop()
+
+
+def slow_marks(path: Path) -> list[str]:
+    """Return the marks of all tests of a file: tests that a plain run leaves out."""
+    names = {"spark", "trust"}.intersection(path.parts)
+    return [*names, *(["documents"] if path.name in DOCUMENTS else [])]
 
 
 def session_group(path: str) -> str:
