@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from helpers import index_folder
+from helpers import index_folder, without_privileges
 
 import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges, by_fragment
@@ -94,13 +94,10 @@ def unreadable(folder: Path, mode: int = 0) -> Iterator[None]:
     """Make a folder inaccessible. Root can enter every folder, so change to another user."""
     old_mode = folder.stat().st_mode
     folder.chmod(mode)
-    old_user = os.geteuid()
     try:
-        if old_user == 0:
-            os.seteuid(65534)
-        yield
+        with without_privileges():
+            yield
     finally:
-        os.seteuid(old_user)
         folder.chmod(old_mode)
 
 

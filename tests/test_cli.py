@@ -648,14 +648,6 @@ def test_schema_union_reads_files_of_a_wider_type(run, tmp_path):
     assert (code, out) == (0, '{"k": 1000000000000, "v": 1}\n')
 
 
-def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
-    elsewhere = str(tmp_path / "elsewhere")
-    run("build", str(data), "--column=id", "--index-dir", elsewhere)
-    assert not index_folder(data).exists()
-    _, out, _ = run("stats", str(data), "--index-dir", elsewhere)
-    assert "id_idx" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message", "num_lines"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import pickle
 import random
 from decimal import Decimal
 from functools import partial
@@ -16,7 +15,6 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import run_python
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -591,15 +589,6 @@ class TestPyArrow:
             rows.to_table(["nothing"], F("id") == 42)
         with pytest.raises(FilterError, match="nothing"):
             rows.to_table(filter=F("nothing") == 42)
-
-    def test_a_pickled_dataset_keeps_its_filter(self, rows, folder):
-        few = zb.dataset(folder).filter(F("id") == 42)
-        assert pickle.loads(pickle.dumps(few)).to_table().equals(few.to_table())
-        code = (
-            "import pickle, sys; few = pickle.loads(bytes.fromhex(sys.argv[1]));"
-            "print(type(few).__name__, few.count_rows())"
-        )
-        assert run_python(code, pickle.dumps(few).hex()).split() == ["Dataset", "1"]
 
 
 class TestStates:

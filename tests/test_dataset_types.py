@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from e2e_helpers import (
     write_files,
 )
 from helpers import Label
+from pyarrow import csv
 
 import zonebloom as zb
 from zonebloom import errors
@@ -324,7 +324,7 @@ def test_the_error_names_a_refused_type_and_an_alternative(
     assert listing(tmp_path) == before
 
 
-@pytest.mark.parametrize("format", ["ipc", "feather", "csv", "json"])
+@pytest.mark.parametrize("format", ["csv", "json"])
 def test_other_formats_are_indexed_and_searched(tmp_path: Path, format: str):
     rows = 3000
     table = numbered(0, rows, key=pa.array([f"k{i}" for i in range(rows)]))
@@ -339,26 +339,12 @@ def test_other_formats_are_indexed_and_searched(tmp_path: Path, format: str):
                     f'{{"row": {row["row"]}, "key": "{row["key"]}"}}\n' for row in part.to_pylist()
                 )
         else:
-            pads.write_dataset(
-                part,
-                folder,
-                format=format,
-                existing_data_behavior="overwrite_or_ignore",
-                basename_template=f"{number}-{{i}}.{format}",
-            )
-    assert len(os.listdir(folder)) == 2
+            csv.write_csv(part, path)
     ds = zb.dataset(folder, format)
     build(ds, "key", number_of_items=100)
     source = pads.dataset(folder, format=format)
     for key in ("k0", "k1499", "k1500", "k2999", "absent"):
         assert_equals_pyarrow(ds, source, f"key = '{key}'", pc.field("key") == key)
-    if format in ("ipc", "feather"):
-        assert at_most_rows_of(ds, "key = 'k1500'") == [("1-0." + format, 0, 100)]
-
-
-def at_most_rows_of(ds: zb.Dataset, filter: str) -> list[tuple[str, int, int]]:
-    table = ds.search(filter).to_table()
-    return [(row["path"], row["start"], row["stop"]) for row in table.to_pylist()]
 
 
 @pytest.fixture

@@ -202,15 +202,6 @@ def test_literals_keep_the_zones_that_the_page_says(column, filter, num_kept):
     assert sum(stop - start for start, stop in ranges) == num_kept
 
 
-def test_text_is_parsed_for_a_column_of_uuids():
-    text = "00000000-0000-0000-0000-00000000002a"
-    column = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))
-    ds = zb.dataset(pa.table({"x": column}))
-    ds.create_scalar_index("x")
-    assert ds.lookup("x", [text]).num_rows == 0
-    assert ds.lookup("x", ["00000000-0000-0000-0000-000000000000"]).num_rows == 1
-
-
 def test_the_compatibility_page_lists_the_requirements():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {"always": project["dependencies"], **project["optional-dependencies"]}
