@@ -283,23 +283,13 @@ GOOD = [("call", "equal"), ("field_ref", "i64"), ("literal", "0"), ("end", "equa
 MALFORMED = [
     [],
     GOOD[:3],
-    GOOD[1:],
     GOOD + GOOD,
     [*GOOD[:3], ("end", "less")],
-    [*GOOD, ("end", "equal")],
-    [("novelty", "x"), *GOOD],
     [GOOD[0], ("novelty", "x"), *GOOD[1:]],
     [GOOD[0], GOOD[1], ("literal", "7"), GOOD[3]],
-    [GOOD[0], GOOD[1], ("literal", "x"), GOOD[3]],
-    [GOOD[0], ("nested_field_ref", "2"), *GOOD[1:]],
-    [GOOD[0], ("nested_field_ref", "0"), *GOOD[2:]],
     [GOOD[0], ("nested_field_ref", "-1"), *GOOD[1:]],
-    [GOOD[0], GOOD[1], GOOD[2], GOOD[2], GOOD[3]],
-    [("options", "0"), *GOOD],
     [GOOD[0], ("options", "0"), *GOOD[1:]],
-    [("call", "is_in"), GOOD[1], ("end", "is_in")],
     [("call", "cast"), GOOD[1], ("end", "cast")],
-    [("call", "is_null"), GOOD[1], GOOD[1], ("end", "is_null")],
 ]
 
 

@@ -29,7 +29,6 @@ from zonebloom.predicates import (
     And,
     Compares,
     Constant,
-    EngineFilter,
     Equals,
     IsIn,
     IsNull,
@@ -515,14 +514,6 @@ def test_unexpected_layout_is_unknown(monkeypatch, text):
 # The filter
 
 
-def test_filter_knows_its_columns():
-    filter, _ = translate_polars((C("i64") == 5) & C("s").str.contains("a"), TABLE.schema)
-    assert isinstance(filter, EngineFilter)
-    assert filter.columns == {"i64", "s"}
-    assert str(filter) == '[([(col("i64")) == (dyn int: 5)]) & (col("s").str.contains(["a"]))]'
-    assert PolarsFilter(pl.all().is_null()).columns is None
-
-
 ROW_WISE = [
     C("i64") == 5, C("i64").is_in(pl.Series([5])), C("s").str.contains("a"), C("i64") % 2 == 0,
     C("s").str.len_bytes() > 1, C("ts_us").dt.year() == 2020, C("f64").is_nan(),
@@ -582,18 +573,6 @@ def test_polars_errors_become_filter_errors(expression, words):
 def test_only_expressions_are_filters():
     with pytest.raises(FilterError, match="a Polars Series is not a filter"):
         translate_polars(pl.Series([True]), TABLE.schema)
-
-
-def test_matching_rows_are_row_numbers():
-    filter, _ = translate_polars(C("b"), TABLE.schema)
-    assert filter.matching_rows(TABLE).tolist() == [0, 2, 6]
-    assert filter.matching_rows(TABLE).dtype == "int64"
-    assert filter.matching_rows(TABLE.slice(0, 0)).tolist() == []
-    everything, _ = translate_polars(pl.lit(True), TABLE.schema)
-    assert everything.matching_rows(TABLE).tolist() == list(range(7))
-    assert everything.matching_rows(TABLE.slice(0, 0)).tolist() == []
-    nothing, _ = translate_polars(pl.lit(None, dtype=pl.Boolean), TABLE.schema)
-    assert nothing.matching_rows(TABLE).tolist() == []
 
 
 def test_frames_equal_those_that_polars_reads(frame):

@@ -20,7 +20,6 @@ import zonebloom as zb
 from zonebloom.errors import FilterError
 from zonebloom.predicates import (
     And,
-    Compares,
     Constant,
     Equals,
     IsIn,
@@ -233,23 +232,6 @@ def test_deep_filters_are_answered_or_raise(ds, kind):
         assert ds.count_rows(filter=filter) == 1
         assert ds.search(filter).to_table().num_rows == 1
         assert ds.scanner(filter=filter).explain_plan()
-
-
-def test_int64_is_compared_exactly_with_uint64(ds):
-    top = 2**64 - 1
-    for filter in (
-        F("u") == pa.scalar(top - 3, pa.uint64()),
-        (F("u") > 5) & (F("id") == 3),
-        F("u").isin(pa.array([top - 3], pa.uint64())) | F("u").isin([-1, 5]),
-        ~(F("u") != 5) | (key == pa.scalar(3, pa.uint64())),
-        [("u", "in", [top - 3, -1, 5])],
-        [("u", "=", top - 3), ("u", ">", 5)],
-        [("u", "not in", [5]), ("id", "=", 3)],
-        Equals(("u",), pa.scalar(top - 3, pa.uint64())),
-        And((Compares(("u",), ">", pa.scalar(5)), Equals(("id",), pa.scalar(3)))),
-        f"u IN ({top - 3}, -1, 5)",
-    ):
-        assert numbers_of(ds, filter) == [3]
 
 
 @pytest.mark.parametrize("value", [0, 5, 2**53 + 1])

@@ -17,7 +17,6 @@ import pyarrow.dataset as pads
 import pytest
 
 import zonebloom as zb
-from zonebloom import predicates
 from zonebloom.errors import FilterError
 from zonebloom.predicates import Equals, IsIn, Not, probed_columns, translate_filter
 from zonebloom.scan.recheck import matching_rows
@@ -293,37 +292,6 @@ def test_a_text_is_translated_for_each_schema():
         assert predicate == Equals(("x",), pa.scalar(expected, type_))
     with pytest.raises(FilterError, match="there is no column x"):
         translate_filter("x = 1", pa.schema({"y": pa.int64()}))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *([("x", kind)] for kind in (pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(5, 2))),
-        *([("x", kind)] for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC"))),
-        *([("x", kind)] for kind in (pa.string(), pa.dictionary(pa.int8(), pa.string()))),
-        *([("x", kind)] for kind in (pa.uuid(), pa.binary(16), pa.null(), pa.bool_())),
-        *([("y", pa.int8()), ("x", pa.int8())], [("X", pa.int8())], [("x", pa.int8())] * 2),
-        *([pa.field("x", pa.int8(), nullable=False)], [("x", pa.struct({"x": pa.int8()}))]),
-    ],
-    ids=str,
-)
-def test_cached_translations_are_those_of_the_same_schema(fields):
-    def translate(text, schema):
-        try:
-            expression, predicate = translate_filter(text, schema)
-        except FilterError as error:
-            return str(error)
-        return str(expression), predicate
-
-    others = [pa.schema({"x": kind}) for kind in (pa.int64(), pa.string(), pa.binary())]
-    for text in ("x = 5", "x IN (5, 6)", "x = '5'", "x < 5 OR x IS NULL"):
-        predicates._cached_sql.cache_clear()
-        expected = translate(text, pa.schema(fields))
-        predicates._cached_sql.cache_clear()
-        for schema in others:
-            translate(text, schema)
-        assert translate(text, pa.schema(fields)) == expected
-        assert translate(text, pa.schema(fields, metadata={"a": "b"})) == expected
 
 
 _REPLACED = "s"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from seams import replace_function
-from sqlglot.parser import Parser
-from sqlglot.tokens import Tokenizer, TokenType
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import ast, sql
-from zonebloom.predicates.sql_tree import SqlTranslator
+from zonebloom.predicates import sql
 
 TYPES = {
     "i": pa.int32(),
@@ -101,38 +96,6 @@ def test_predicates_and_errors_are_those_of_sqlglot(texts, conjunction):
         assert sql.predicate_from_sql(text, SCHEMA) == expected
 
 
-@pytest.mark.parametrize("column", TYPES)
-@pytest.mark.parametrize(
-    "literal",
-    [
-        *(
-            "5",
-            "-5",
-            "007",
-            "5.0",
-            "5.5",
-            "-0.0",
-            "1" * 40,
-            "99999999999.999",
-            "''",
-            "'5'",
-            "'nan'",
-        ),
-        *("'2024-01-31'", "'2024-01-31 12:00:00'", "'2024-01-31 12:00:00+02:00'", "'12:30'"),
-        *("'00000000-0000-0000-0000-000000000001'", "'É %_'", "'--'"),
-    ],
-)
-def test_every_column_type_with_every_kind_of_literal(column, literal):
-    for text in (f'"{column}" = {literal}', f"`{column}` IN ({literal}, {literal})"):
-        try:
-            expected = by_sqlglot(text)
-        except FilterError as error:
-            with pytest.raises(FilterError, match=re.escape(str(error))):
-                sql.predicate_from_sql(text, SCHEMA)
-        else:
-            assert sql.predicate_from_sql(text, SCHEMA) == expected
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -150,78 +113,6 @@ def test_every_column_type_with_every_kind_of_literal(column, literal):
 )
 def test_conjunctions_are_those_of_sqlglot(text):
     test_predicates_and_errors_are_those_of_sqlglot.hypothesis.inner_test([text], "")
-
-
-def test_conjunctions_are_parsed_without_sqlglot(monkeypatch):
-    replace_function(monkeypatch, sql, "parse_sql", lambda *_: pytest.fail("sqlglot was used"))
-    predicate = sql.predicate_from_sql("i = 5 AND s = 'x' AND i IN (5, 6)", SCHEMA)
-    assert predicate == ast.And(
-        (
-            ast.Equals(("i",), pa.scalar(5, SCHEMA.field("i").type)),
-            ast.Equals(("s",), pa.scalar("x")),
-            ast.IsIn(("i",), pa.array([5, 6], SCHEMA.field("i").type)),
-        )
-    )
-
-
-@given(
-    st.sampled_from([name for name, kind in TYPES.items() if kind != pa.null()]),
-    st.lists(
-        st.one_of(
-            st.integers(-(2**70), 2**70).map(str),
-            st.sampled_from(["0", "-0", "007", "9" * 41, "5.0", "1e3", "NULL", "-(5)", "- 5"]),
-            st.text("ab'%\\é", max_size=3).map(lambda text: "'" + text.replace("'", "''") + "'"),
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-)
-def test_plain_lists_equal_the_general_translation(column, literals):
-    text = f'"{column}" IN ({", ".join(literals)})'
-    translator = sql.DuckDBTranslator(text, SCHEMA)
-    node = translator.checked(sql.parse_sql(text))
-    plain = sql.plain_set(
-        translator.translate_operand(node.this),
-        list(map(sql.plain_value, node.expressions)),
-    )
-    if plain is not None:
-        assert plain == SqlTranslator._translate_in(translator, node)
-
-
-@pytest.mark.parametrize("column", ["i", "big", "s", "d"])
-def test_long_lists_are_read_as_plain_lists(column):
-    literals = [f"'k{number}'" if column in "sd" else str(number) for number in range(100)]
-    for items in (literals, [*literals, "-1"]):
-        text = f"{column} IN ({', '.join(items)})"
-        node = sql.parse_sql(text)
-        operand = sql.DuckDBTranslator(text, SCHEMA).translate_operand(node.this)
-        plain = sql.plain_set(operand, list(map(sql.plain_value, node.expressions)))
-        # No value of the unsigned column is -1, so files of other types have to be looked at.
-        assert (plain is None) is (column != "i" and items[-1] == "-1")
-
-
-def words():
-    """Return every word that sqlglot's parser uses."""
-    tables = [Tokenizer.KEYWORDS, *vars(Parser).values()]
-    texts = {kind.name for kind in TokenType}
-    for table in tables:
-        if isinstance(table, dict | set | frozenset | tuple | list):
-            texts.update(str(getattr(entry, "name", entry)) for entry in table)
-    return {word for text in texts for word in re.findall("[A-Za-z_][A-Za-z0-9_]*", text)}
-
-
-def test_sql_keywords_are_parsed_as_sqlglot_does():
-    assert len(words()) > 500
-    for word in sorted(words()):
-        schema = pa.schema({word.lower(): pa.int64(), "x": pa.int64()})
-        for text in (f"{word} = 1", f"{word.lower()}=-5", f"{word} IN (7, -2)", f"{word} = 'a'"):
-            try:
-                expected = by_sqlglot(text, schema)
-            except FilterError as error:
-                with pytest.raises(FilterError, match=re.escape(str(error))):
-                    sql.predicate_from_sql(text, schema)
-            else:
-                assert sql.predicate_from_sql(text, schema) == expected, text
 
 
 @pytest.mark.parametrize(
