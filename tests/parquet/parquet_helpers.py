@@ -390,46 +390,47 @@ def sample(kind: pa.DataType, rows: int, rng: random.Random, nulls: float = 0.15
             None if rng.random() < nulls else rng.randrange(len(values)) for _ in range(rows)
         ]
         return pa.DictionaryArray.from_arrays(pa.array(indices, kind.index_type), values)
-    values = [_value(kind, rng, nulls) for _ in range(rows)]
-    if pa.types.is_float16(kind):
-        values = [None if value is None else np.float16(value) for value in values]
+    values = [random_value(pa.field("", kind), rng, nulls) for _ in range(rows)]
     if pa.types.is_nested(kind) and "dictionary" in str(kind):
         return pa.array(values, pa.list_(kind.value_type.value_type)).cast(kind)
     return pa.array(values, kind)
 
 
-def _value(kind: pa.DataType, rng: random.Random, nulls: float) -> Any:
-    is_type = pa.types
-    if is_type.is_null(kind) or rng.random() < nulls:
+def random_value(field: pa.Field, rng: random.Random, nulls: float, length: int = 4) -> Any:
+    """Return a value of a field. Lists have up to ``length`` items."""
+    is_type, kind = pa.types, field.type
+    if is_type.is_null(kind) or (field.nullable and rng.random() < nulls):
         return None
+    if is_type.is_struct(kind):
+        return {child.name: random_value(child, rng, nulls, length) for child in kind}
+    size = rng.randint(0, length)
+    if is_type.is_map(kind):
+        keys = {random_value(kind.key_field, rng, 0, length) for _ in range(size)}
+        return [(key, random_value(kind.item_field, rng, nulls, length)) for key in keys]
+    if is_type.is_fixed_size_list(kind):
+        size = kind.list_size
+    if is_type.is_nested(kind):
+        item = kind.value_field
+        if is_type.is_dictionary(item.type):
+            item = item.with_type(item.type.value_type)
+        return [random_value(item, rng, nulls, length) for _ in range(size)]
     if is_type.is_boolean(kind):
         return rng.random() < 0.5
     if is_type.is_floating(kind):
-        return rng.choice([rng.uniform(-100, 100), float("nan"), -0.0, float("inf")])
+        number = rng.choice([rng.uniform(-100, 100), float("nan"), -0.0, float("inf")])
+        return np.float16(number) if is_type.is_float16(kind) else number
     if is_type.is_decimal(kind):
         return Decimal(rng.randrange(10**kind.precision)).scaleb(-kind.scale, _WIDE)
-    if is_type.is_struct(kind):
-        return {field.name: _value(field.type, rng, nulls) for field in kind}
-    if is_type.is_map(kind):
-        keys = {_value(kind.key_type, rng, 0) for _ in range(rng.randrange(4))}
-        return [(key, _value(kind.item_type, rng, nulls)) for key in keys]
-    if is_type.is_fixed_size_list(kind):
-        return [_value(kind.value_type, rng, nulls) for _ in range(kind.list_size)]
-    if is_type.is_list(kind) or is_type.is_large_list(kind):
-        share = nulls if kind.value_field.nullable else 0
-        inner = kind.value_type
-        inner = inner.value_type if is_type.is_dictionary(inner) else inner
-        return [_value(inner, rng, share) for _ in range(rng.randrange(5))]
     if is_type.is_fixed_size_binary(kind):
         return rng.randbytes(kind.byte_width)
     if "string" in str(kind):
         return "".join(rng.choices("ab0é€😀", k=rng.randrange(12)))
     if "binary" in str(kind):
         return rng.randbytes(rng.randrange(20))
-    if is_type.is_date64(kind):
-        return rng.randrange(20_000) * 86_400_000
+    if is_type.is_date(kind):
+        return rng.randrange(20_000) * (86_400_000 if is_type.is_date64(kind) else 1)
     if is_type.is_time(kind):
         # A time of day in whole seconds ends at 86,400.
         return rng.randrange(86_400 if str(kind) == "time32[s]" else 86_400_000)
-    bits = min(kind.bit_width - 1, rng.choice([4, 12, 40]))
+    bits = min(kind.bit_width - 1, rng.choice([2, 4, 12, 40]))
     return rng.randrange(1 << bits)

@@ -302,28 +302,6 @@ def test_and_or_not_are_sound_over_row_groups(tmp_path):
         assert filters.candidate_row_groups(predicate, schema) == expected, predicate
 
 
-def test_a_lookup_reads_headers_and_single_blocks(tmp_path):
-    path = write(tmp_path / "f.parquet", ndv=10**6, v=pa.array(range(800)))
-    data, requests = path.read_bytes(), []
-
-    def read(ranges):
-        requests.extend(ranges)
-        return [data[a:b] for a, b in ranges]
-
-    filters = EmbeddedFilters(len(data), read)
-    schema = pq.read_schema(path)
-    requests.clear()
-    assert filters.candidate_row_groups(And((equals("v", 5), UNKNOWN)), schema) == [0]
-    assert sum(b - a for a, b in requests) <= 4 * (64 + 3 * 32)
-    requests.clear()
-    assert filters.candidate_row_groups(equals("v", 205), schema) == [1]
-    assert sum(b - a for a, b in requests) == 4 * 32
-    requests.clear()
-    assert filters.candidate_row_groups(Or((equals("v", 205), UNKNOWN)), schema) is None
-    assert filters.candidate_row_groups(equals("v", 5.5), schema) == []
-    assert requests == []
-
-
 # Other writers
 
 
@@ -706,34 +684,6 @@ def test_encrypted_columns_have_no_filters(tmp_path):
     filters = open_filters(path)
     assert filters.columns() == []
     assert filters.candidate_row_groups(equals("a", 5), table.schema) is None
-
-
-def test_damaged_footers_do_not_raise(tmp_path):
-    path = write(
-        tmp_path / "f.parquet", v=pa.array([str(i) for i in range(800)]), w=pa.array(range(800))
-    )
-    whole = path.read_bytes()
-    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    rng = random.Random(3)
-    opened = 0
-    for _ in range(1500):
-        data = bytearray(whole)
-        for _ in range(rng.choice([1, 1, 2, 4])):
-            data[rng.randrange(footer, len(whole) - 8)] = rng.choice(
-                [0x1C, 0x2C, 0x5C, 0x19, 0x18, 0, 0xFF, rng.randrange(256)]
-            )
-        try:
-            metadata = pq.read_metadata(pa.BufferReader(bytes(data)))
-            schema = metadata.schema.to_arrow_schema()
-        except (OSError, ValueError, pa.ArrowException):
-            continue
-        opened += 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", IndexNotUsedWarning)
-            filters = open_filters(bytes(data))
-            filters.columns()
-            filters.candidate_row_groups(Or((equals("v", "5"), equals("w", 5))), schema)
-    assert opened > 100
 
 
 def test_filters_of_wide_values_and_int96_are_not_used(tmp_path):

@@ -292,23 +292,6 @@ def possible_rows(data: bytes, whole: pa.Table, rows: RowRanges, key: int) -> li
     ]
 
 
-class Sized:
-    def __init__(self, num_bytes: int):
-        self.num_bytes = num_bytes
-
-
-def test_the_least_recently_used_objects_are_dropped():
-    cache = MemoryCache(max_bytes=50)
-    for name in "abcde":
-        cache.put(name, Sized(10))
-    assert cache.get("a", Sized)
-    cache.put("f", Sized(10))
-    cache.put("g", Sized(51))
-    assert "".join(name for name in "abcdefg" if cache.get(name, Sized)) == "acdef"
-    cache.put("c", Sized(30))
-    assert cache.num_bytes == 50 and cache.get("c", Sized)
-
-
 def test_page_tables_of_many_row_groups_stay_within_the_bound(tmp_path, monkeypatch):
     cache = MemoryCache(max_bytes=30_000)
     set_constant(monkeypatch, parquet_rows, "MEMORY_CACHE", cache)

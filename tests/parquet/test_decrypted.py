@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gc
 import json
 import os
 import pickle
@@ -37,7 +36,6 @@ from zonebloom.catalog import freshness
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency, ZoneBloomError
 from zonebloom.parquet import leaf_reader
 from zonebloom.parquet.decrypted_file import DecryptedFile
-from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.sources.discovery import discover_source
 from zonebloom.sources.fragment_rows import open_rows
 from zonebloom.storage import encryption as sealed
@@ -388,32 +386,6 @@ def test_the_error_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(MissingDependency, match=r"zonebloom\[encryption\]"):
         zb.ParquetKeys(KEY)
-
-
-def test_what_keys_decrypted_is_cached_for_them_alone_and_dropped_with_them(tmp_path):
-    """Another object may lack a key, even if its other keys are the same."""
-    path = tmp_path / "0.parquet"
-    write(path, rows(), by_kms(), use_dictionary=["text"])
-    freshness.wait_for_rest(
-        file for file in identities(pafs.LocalFileSystem(), [str(path)]) if file is not None
-    )
-    expected = rows()["text"].to_pylist()[:5]
-    MEMORY_CACHE.clear()
-    for _ in range(2):
-        keys = zb.ParquetKeys(Kms)
-        for _ in range(3):
-            table, _ = read(path, keys, ["text"], RowRanges([(0, 5)]))
-            assert table["text"].to_pylist() == expected
-        assert MEMORY_CACHE.num_bytes > 0
-        # Each object asked for the footer's key and the column's, once.
-        assert sorted(Kms.requests) == ["footer", "texts"]
-        Kms.requests.clear()
-        del keys
-        # The tables of pages belong to the footer, which is dropped first.
-        for _ in range(2):
-            gc.collect()
-            MEMORY_CACHE.get("any", Dictionary)
-        assert MEMORY_CACHE.num_bytes == 0
 
 
 def test_decoded_pages_are_used_by_the_keys_that_decrypted_them_alone(tmp_path, monkeypatch):

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 import pytest
-from e2e_helpers import build
 from helpers import run_python
 from parquet.test_hostile import header
 from seams import replace_function, set_constant
 
-import zonebloom as zb
-from zonebloom.base.memory_cache import MemoryCache
-from zonebloom.catalog.freshness import wait_for_rest
-from zonebloom.parquet import dictionaries, leaf_reader
+from zonebloom.parquet import dictionaries
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import (
@@ -30,19 +24,9 @@ from zonebloom.parquet.leaf_type import (
     INT64,
     LeafType,
 )
-from zonebloom.storage.store import identities
 from zonebloom.values.probe import byte_forms
 
 LOCAL = pafs.LocalFileSystem()
-
-
-def page(values: np.ndarray) -> np.ndarray:
-    """Return a dictionary page from a file that pyarrow wrote."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"x": values}), sink, compression="none")
-    data = sink.getvalue()
-    chunk = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(0)
-    return np.frombuffer(data, np.uint8)[chunk.dictionary_page_offset : chunk.data_page_offset]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -122,43 +106,3 @@ def dictionary_page(leaf: LeafType, values: list) -> np.ndarray:
         body = pa.array(values, leaf.arrow_type).to_numpy().tobytes()
     page_header = header(2, len(body), len(values), 0)
     return np.frombuffer(page_header + body, dtype=np.uint8)
-
-
-def wait_until_it_rests(path: Path) -> None:
-    """Wait until a file is at rest, because no dictionary is cached before that."""
-    wait_for_rest(file for file in identities(LOCAL, [str(path)]) if file is not None)
-
-
-def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = MemoryCache()
-    set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
-    path = tmp_path / "0.parquet"
-    for name in ("first", "other", "third"):
-        table = pa.table({"id": range(100), "name": [f"{name} {i % 5}" for i in range(100)]})
-        pq.write_table(table, tmp_path / "new", use_dictionary=["name"])
-        os.replace(tmp_path / "new", path)
-        ds = zb.dataset(path, index_dir=str(tmp_path / "index"))
-        build(ds, "id", replace=True)
-        wait_until_it_rests(path)
-        before = cache.num_bytes
-        assert ds.lookup("id", [42])["name"].to_pylist() == [f"{name} 2"]
-        assert cache.num_bytes > before
-        assert ds.lookup("id", [43])["name"].to_pylist() == [f"{name} 3"]
-
-
-def test_no_dictionary_of_a_file_is_cached_that_was_just_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another write could leave the identity as it is."""
-    replace_function(monkeypatch, leaf_reader, "is_at_rest", lambda identity, at: False)
-    table = pa.table({"id": range(100), "name": [f"name {i % 5}" for i in range(100)]})
-    pq.write_table(table, tmp_path / "0.parquet")
-    ds = zb.dataset(tmp_path)
-    ds.create_scalar_index("id", spark=False)
-    cache = MemoryCache()
-    set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
-    for key in (42, 43):
-        assert ds.lookup("id", [key])["name"].to_pylist() == [f"name {key % 5}"]
-    assert cache.num_bytes == 0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from parquet.parquet_helpers import SCALARS, File, same, sample, sliced, some_rows, written
 from seams import set_constant
 
-import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet import hit_reader
 from zonebloom.parquet.hit_reader import HitReader, can_read
@@ -128,24 +127,3 @@ def test_an_empty_dictionary_is_left_to_others(tmp_path):
             found = reader.read(file, keys, RowRanges([(0, 3000)]))
             if found is not None and found[1] is not None:
                 assert [values.to_pylist() for values in found[1]] == [[key], [None], [texts[key]]]
-
-
-def test_more_columns_than_the_memory_holds_are_left_to_others(monkeypatch):
-    file = File(written(pa.table({"a": range(10), "b": range(10)})))
-    chunks = list(file.leaves(0, file.indexed, range(2)).values())
-    assert can_read(chunks)
-    set_constant(monkeypatch, hit_reader, "_MAX_COLUMNS", 1)
-    assert not can_read(chunks)
-
-
-@pytest.mark.parametrize("nulls", [False, True])
-def test_fixed_size_lists_of_many_items_are_read(tmp_path, nulls):
-    """Such lists hold embeddings."""
-    zb.warmup()
-    values = [None if nulls and row % 3 == 0 else [float(row)] * 768 for row in range(40)]
-    table = pa.table({"id": range(40), "v": pa.array(values, pa.list_(pa.float32(), 768))})
-    pq.write_table(table, tmp_path / "a.parquet", write_page_index=True)
-    ds = zb.dataset(tmp_path)
-    ds.create_scalar_index("id", spark=False)
-    for row in (0, 3, 38):
-        assert ds.to_table(filter=f"id = {row}")["v"].to_pylist() == [values[row]]

@@ -5,104 +5,28 @@ from __future__ import annotations
 import io
 import random
 from pathlib import Path
-from typing import Any
 
 import footers
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from parquet.parquet_helpers import (
     File,
     check_file,
+    random_value,
     rows_by_nested_reader,
     same,
     sample,
     sliced,
     written,
 )
-from trust.nested import random_value
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import nested_kernels, thrift
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_table import PAGE
-
-LISTS = st.lists(
-    st.none()
-    | st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), max_size=3), max_size=3)
-)
-# A list of lists of integers, of which all may be null: the level from which each is not null, and
-# the level from which each list has an item.
-VALID_LEVELS, ITEM_LEVELS = (1, 3, 5), (2, 4)
-
-
-def shred(rows: list[Any]) -> tuple[list[int], list[int]]:
-    """Return the definition and the repetition levels of lists of lists, as Dremel describes."""
-    definitions, repetitions = [], []
-
-    def add(value: Any, depth: int, definition: int, repetition: int) -> None:
-        if value is not None and depth < 2 and value:
-            for number, item in enumerate(value):
-                add(item, depth + 1, definition + 2, depth + 1 if number else repetition)
-            return
-        definitions.append(definition + (value is not None))
-        repetitions.append(repetition)
-
-    for row in rows:
-        add(row, 0, 0, 0)
-    return definitions, repetitions
-
-
-def rebuilt(definitions: np.ndarray, repetitions: np.ndarray, numbers: list[int]) -> list[Any]:
-    """Return the rows that the kernels make of levels. ``numbers`` are the values in order."""
-    stored = iter(numbers)
-    items: list[Any] = [
-        next(stored) if level == VALID_LEVELS[2] else None
-        for level in definitions.tolist()
-        if level >= ITEM_LEVELS[1]
-    ]
-    for depth in (1, 0):
-        minimum = ITEM_LEVELS[0] if depth else 0
-        offsets = np.empty(definitions.size + 1, dtype=np.int64)
-        valid = np.empty(definitions.size, dtype=np.uint8)
-        count = nested_kernels.read_offsets(
-            definitions,
-            repetitions,
-            depth + 1,
-            minimum,
-            VALID_LEVELS[depth],
-            ITEM_LEVELS[depth],
-            offsets,
-            valid,
-        )
-        assert offsets[count] == len(items)
-        items = [items[offsets[i] : offsets[i + 1]] if valid[i] else None for i in range(count)]
-    return items
-
-
-@given(rows=LISTS, data=st.data())
-def test_kernels_rebuild_the_selected_rows(rows, data):
-    definitions, repetitions = (np.array(levels, dtype=np.uint8) for levels in shred(rows))
-    wanted = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1)))) if rows else []
-    pages = np.zeros(1, dtype=PAGE)
-    pages["num_rows"], pages["num_slots"] = len(rows), definitions.size
-    slots = np.empty(definitions.size, dtype=np.int64)
-    present = definitions == VALID_LEVELS[2]
-    kept, count = nested_kernels.select_slots(
-        pages,
-        np.array(wanted, dtype=np.int64),
-        ITEM_LEVELS[1],
-        definitions,
-        repetitions,
-        slots,
-    )
-    values = [n for row in rows for inner in row or () for n in inner or () if n is not None]
-    numbers = [values[present[:slot].sum()] for slot in slots[:count].tolist() if present[slot]]
-    assert rebuilt(definitions[:kept], repetitions[:kept], numbers) == [rows[i] for i in wanted]
 
 
 @pytest.mark.parametrize("kind", ["list", "struct"])

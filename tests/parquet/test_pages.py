@@ -158,19 +158,6 @@ def test_only_requested_columns_of_a_wide_file_are_read():
     assert sum(stop - start for start, stop in file.requests) <= wanted + 4 * 4096
 
 
-def test_struct_leaves_with_unaligned_pages_are_read_by_pages():
-    kind = pa.struct([("a", pa.int8()), ("b", pa.string())])
-    structs = sample(kind, 700, random.Random(0))
-    file = File(written(pa.table({"s": structs}), use_dictionary=False))
-    left, right = (file.indexed(0, leaf) for leaf in (0, 1))
-    assert left is not None
-    assert right is not None
-    assert left.first_rows.tolist() != right.first_rows.tolist()
-    file.coalesce = 0
-    assert file.rows(0, RowRanges([(5, 6)]))[0].to_pylist() == structs.slice(5, 1).to_pylist()
-    assert sum(stop - start for start, stop in file.requests) <= left.sizes[0] + right.sizes[0]
-
-
 def test_a_page_walk_handles_repeated_columns():
     table = pa.table({"l": sample(pa.list_(pa.int64()), 2000, random.Random(0))})
     options = {"write_page_index": False, "row_group_size": 2000}

@@ -26,7 +26,6 @@ PARTS = (
     "many",
     "pages",
     "bodies",
-    "nested",
     "patches",
     "foreign",
     "queries",

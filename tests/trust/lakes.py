@@ -6,20 +6,19 @@ import contextlib
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.feather
 import pyarrow.parquet as pq
 from e2e_helpers import UNITS, array_of, is_ticks, raw_values
 from helpers import PLAIN_TYPES
+from parquet.writers import by_arro3, by_datafusion, by_duckdb, by_polars, by_pyarrow
 from pyarrow.parquet.encryption import create_decryption_properties, create_encryption_properties
 
 import zonebloom as zb
@@ -35,7 +34,6 @@ TYPES = [*PLAIN_TYPES, *DICTIONARIES]
 COMMON = [pa.int64(), pa.int32(), pa.string(), pa.float64(), pa.timestamp("us", "UTC"), pa.date32()]
 LAYOUTS = ("none", "indexed", "folded", "stale", "partly covered", "embedded")
 KEY = bytes(range(16))
-CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
 
 
 # Values
@@ -122,136 +120,36 @@ def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
 # Writers: each writes the columns it can
 
 
-@dataclass
-class Shared:
-    """The options that all files of a dataset share, because the types depend on them."""
-
-    has_filters: bool = False
-    version: str = "2.6"
-    store_schema: bool = True
-
-
-def by_pyarrow(
-    table: pa.Table, path: Path, rng: random.Random, shared: Shared, **options_of_format: Any
-) -> None:
-    encoded = rng.random() < 0.4
-    options: dict[str, Any] = {
-        "version": shared.version,
-        "store_schema": shared.store_schema,
-        "data_page_version": rng.choice(["1.0", "2.0"]),
-        "compression": rng.choice(CODECS),
-        "use_dictionary": False if encoded else rng.choice([True, False, ["a", "c"]]),
-        "write_page_index": rng.random() < 0.7,
-        "write_statistics": rng.random() < 0.8,
-        "write_page_checksum": rng.random() < 0.2,
+def with_small_pages(table: pa.Table, path: Path, rng: random.Random, **options: Any) -> None:
+    sizes = {
         "row_group_size": rng.choice([60, 250, 700, 1 << 20]),
         "data_page_size": rng.choice([200, 2000, 1 << 20]),
         "max_rows_per_page": rng.choice([20, 100, 20_000]),
         "write_batch_size": rng.choice([10, 64, 1024]),
-        "store_decimal_as_integer": rng.random() < 0.3,
     }
-    if encoded:
-        encodings = {field.name: _encoding(field.type, rng) for field in table.schema}
-        options["column_encoding"] = {
-            name: encoding for name, encoding in encodings.items() if encoding
-        }
-    if shared.has_filters:
-        names = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
-        options["bloom_filter_options"] = {
-            name: {"ndv": rng.choice([10, 100, 1000]), "fpp": rng.choice([0.05, 0.001])}
-            for name in rng.sample(names, rng.randint(1, len(names)))
-            if not pa.types.is_boolean(table.schema.field(name).type)
-        }
-    pq.write_table(table, path, **options, **options_of_format)
+    by_pyarrow(table, path, rng, **sizes, **options)
 
 
-def encrypted(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
+def encrypted(
+    table: pa.Table, path: Path, rng: random.Random, *, has_filters: bool, **options: Any
+) -> None:
     properties = create_encryption_properties(
         KEY,
         encryption_algorithm=rng.choice(["AES_GCM_V1", "AES_GCM_CTR_V1"]),
         plaintext_footer=rng.random() < 0.5,
     )
     # PyArrow writes no filters into encrypted files.
-    shared = replace(shared, has_filters=False)
-    by_pyarrow(table, path, rng, shared, encryption_properties=properties)
+    with_small_pages(table, path, rng, encryption_properties=properties, **options)
 
 
-def _encoding(arrow_type: pa.DataType, rng: random.Random) -> str | None:
-    t = pa.types
-    if t.is_dictionary(arrow_type) or t.is_nested(arrow_type) or t.is_boolean(arrow_type):
-        return None
-    if t.is_floating(arrow_type) or t.is_fixed_size_binary(arrow_type):
-        return "BYTE_STREAM_SPLIT"
-    if t.is_integer(arrow_type) or t.is_temporal(arrow_type):
-        return rng.choice(["DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"])
-    if t.is_decimal(arrow_type):
-        return None
-    return rng.choice(["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
-
-
-def by_polars(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
-    pl.from_arrow(table).write_parquet(
-        path,
-        compression=rng.choice(["uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4"]),
-        row_group_size=rng.choice([100, 500, None]),
-        data_page_size=rng.choice([500, 4096, None]),
-        statistics=rng.random() < 0.8,
-    )
-
-
-def by_duckdb(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
-    codec = rng.choice(["uncompressed", "snappy", "gzip", "zstd", "lz4_raw"])
-    version = rng.choice(["V1", "V2"])
-    with duckdb.connect() as connection:
-        connection.register("given", table)
-        connection.execute("SET preserve_insertion_order = true")
-        connection.execute(
-            f"COPY (SELECT * FROM given) TO '{path}' (FORMAT parquet, CODEC {codec}, "
-            f"ROW_GROUP_SIZE 2048, PARQUET_VERSION {version})"
-        )
-
-
-def by_datafusion(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
-    import datafusion
-
-    context = datafusion.SessionContext()
-    context.register_record_batches("given", [table.combine_chunks().to_batches()])
-    limits = {"data_page_row_count_limit": rng.choice([50, 500]), "write_batch_size": 50}
-    for name, value in {**limits, "max_row_group_size": rng.choice([200, 1000])}.items():
-        context.sql(f"SET datafusion.execution.parquet.{name} = {value}")
-    filters = str(shared.has_filters).lower()
-    context.sql(f"SET datafusion.execution.parquet.bloom_filter_on_write = {filters}")
-    folder = path.with_suffix(".written")
-    context.table("given").repartition(1).write_parquet(str(folder))
-    (written,) = folder.rglob("*.parquet") if folder.is_dir() else [folder]
-    written.rename(path)
-    if folder.is_dir():
-        folder.rmdir()
-
-
-def by_arro3(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
-    import arro3.io
-
-    arro3.io.write_parquet(
-        table,
-        str(path),
-        compression=rng.choice(["uncompressed", "snappy", "zstd(3)", "gzip(6)", "lz4_raw"]),
-        writer_version=rng.choice(["parquet_1_0", "parquet_2_0"]),
-        max_row_group_size=rng.choice([200, 1000]),
-        data_page_row_count_limit=rng.choice([50, 500]),
-        write_batch_size=50,
-        bloom_filter_enabled=shared.has_filters,
-    )
-
-
-def as_ipc(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
+def as_ipc(table: pa.Table, path: Path, rng: random.Random, **_: Any) -> None:
     codec = rng.choice(["uncompressed", "lz4", "zstd"])
     pa.feather.write_feather(table, path, compression=codec, chunksize=rng.choice([50, 400]))
 
 
-Writer = Callable[[pa.Table, Path, random.Random, Shared], None]
+Writer = Callable[..., None]
 WRITERS: dict[str, Writer] = {
-    "pyarrow": by_pyarrow,
+    "pyarrow": with_small_pages,
     "pyarrow, encrypted": encrypted,
     "Polars": by_polars,
     "DuckDB": by_duckdb,
@@ -261,20 +159,19 @@ WRITERS: dict[str, Writer] = {
 }
 
 
-def writable(table: pa.Table, writer: Writer, folder: Path, shared: Shared) -> pa.Table:
+def writable(table: pa.Table, writer: Writer, folder: Path, shared: dict[str, Any]) -> pa.Table:
     """Return the columns whose values a writer can write and pyarrow can read back."""
     chosen = []
     keys = create_decryption_properties(KEY) if writer is encrypted else None
     for name in table.column_names:
-        path = folder / f"try-{len(chosen)}"
+        path = folder / f"try-{len(chosen)}.parquet"
         # Each writer supports other types, and raises other errors for those it does not.
         with contextlib.suppress(BaseException):
-            writer(table.select([name]), path, random.Random(0), shared)
+            writer(table.select([name]), path, random.Random(0), **shared)
             rows = None if writer is as_ipc else pq.read_table(path, decryption_properties=keys)
             if rows is None or rows.num_rows == table.num_rows:
                 chosen.append(name)
         path.unlink(missing_ok=True)
-        shutil.rmtree(path.with_suffix(".written"), ignore_errors=True)
     return table.select(chosen)
 
 
@@ -393,11 +290,12 @@ def make_lake(
     layout = rng.choice(LAYOUTS)
     is_hive = rng.random() < 0.2
     table = make_table(rng.choice([150, 600, 1500]), rng, types)
-    shared = Shared(
-        layout == "embedded" or rng.random() < 0.1,
-        rng.choice(["1.0", "2.4", "2.6", "2.6"]),
-        rng.random() < 0.8,
-    )
+    # All files of a dataset share these options, because the types depend on them.
+    shared = {
+        "has_filters": layout == "embedded" or rng.random() < 0.1,
+        "version": rng.choice(["1.0", "2.4", "2.6", "2.6"]),
+        "store_schema": rng.random() < 0.8,
+    }
     scratch = folder.with_name(folder.name + "-scratch")
     scratch.mkdir()
     table = writable(table, writer, scratch, shared)
@@ -417,7 +315,7 @@ def make_lake(
             part = part.select(rng.sample(kept, len(kept)))
         below = folder / (f"p={number % 2}/q=x%20{number}" if is_hive else "")
         below.mkdir(parents=True, exist_ok=True)
-        writer(part, below / f"{number}.{lake.format}", rng, shared)
+        writer(part, below / f"{number}.{lake.format}", rng, **shared)
 
     late = files - 1 if layout == "partly covered" and files > 1 else files
     for number in range(late):

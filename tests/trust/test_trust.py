@@ -21,7 +21,7 @@ from trust.workers import run
 
 # Each part with its number of cases, and the options that keep each case short.
 PARTS = [
-    (differential, 6, {"trees": 20}),
+    (differential, 12, {"trees": 20}),
     (histories, 6, {}),
     (damage, len(damage.SUBJECTS), {"max_damages": 2}),
     (forge, 2, {"num_forgeries": 12}),
@@ -45,17 +45,9 @@ def test_no_row_is_lost(tmp_path, part, case, options):
     check(report)
 
 
-# PyArrow finds fewer columns in the damaged footer of case 5226 than our parser.
-DAMAGED_PAGES = [*range(100), 5226]
-
-
-@pytest.mark.parametrize(
-    ("part", "cases"),
-    [("pages", DAMAGED_PAGES), ("bodies", range(100)), ("nested", range(100))],
-    ids=["pages", "bodies", "nested"],
-)
-def test_damaged_files_give_right_rows_or_raise(part, cases):
-    check(run(part, 0, cases, 4, 1))
+@pytest.mark.parametrize(("part", "seconds"), [("pages", 8), ("bodies", 4)])
+def test_damaged_files_give_right_rows_or_raise(part, seconds):
+    check(run(part, 0, range(200), seconds, 1))
 
 
 @pytest.mark.parametrize("case", range(len(many.STORES)), ids=many.STORES)
