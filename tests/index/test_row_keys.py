@@ -26,6 +26,7 @@ from zonebloom.index.row_keys.rules import (
     ElementRule,
     EntryRule,
     KeyQuestion,
+    TupleRule,
     UnknownRule,
     rule_of,
 )
@@ -36,7 +37,7 @@ from zonebloom.index.row_keys.tokens import (
     tokens_of_text,
 )
 from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector
-from zonebloom.predicates.ast import HasElement, IsIn
+from zonebloom.predicates.ast import HasElement, HasTuple, IsIn
 from zonebloom.sbbf.hashing import RowHashes, hash_array
 
 ALPHABET = "abXY09 -_.éÉßẞſKİıi\u0307ΣσςµμÅå日本ЖжﬀǅᲀΩ\U0001f600"
@@ -430,6 +431,29 @@ def test_no_row_that_holds_an_element_or_entry_is_lost(kind, is_map, data):
     matches = [any(v is not None and v == w for v in row for w in wanted) for row in held[start:]]
     assert [m for m, is_found in zip(matches, found, strict=True) if m and not is_found] == []
     assert part.is_null.tolist() == [row is None for row in rows[start:]]
+
+
+def test_tuples_have_the_hash_of_their_hashes():
+    columns = [
+        pa.array(["a", "b", None, "a"]),
+        pa.array([1, 2, 3, None], pa.int32()),
+        pa.array([-0.0, 0.5, 1.0, 1.0]),
+    ]
+    rule = TupleRule((("n",), ("z",)), (("n",), ("z",)))
+    (part,) = rule.parts(columns)
+    forms = (b"a", struct.pack("<i", 1), struct.pack("<d", -0.0))
+    assert int(part.values[0]) == xxh64(struct.pack("<QQQ", *map(xxh64, forms)))
+    assert part.is_valid().tolist() == [True, True, False, False]
+    # Both zeros are equal, so keys of one find rows with the other.
+    types = [array.type for array in columns]
+    for zero, other in ((0.0, 0.5), (-0.0, 0.25)):
+        keys = pa.array(["a", "x"]), pa.array([1, 9]), pa.array([zero, other])
+        question = rule.question(HasTuple((("t",), ("n",), ("z",)), keys), types)
+        assert isinstance(question, KeyQuestion)
+        hashes = question.probes[0].hashes.tolist()
+        assert int(part.values[0]) in hashes and int(part.values[1]) not in hashes
+    question = rule.question(HasTuple((("t",), ("q",)), columns[:2]), [pa.string(), pa.int32()])
+    assert "another index" in str(question)
 
 
 @pytest.mark.parametrize(
