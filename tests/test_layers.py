@@ -329,7 +329,7 @@ def test_every_allowed_upward_import_exists():
         Import("scan.plan", "facade", is_for_types=True),
         Import("facade.dataset", "plots"),
         Import("parquet.nested_reader", "index.table"),
-        Import("spark.pruning.prune", "spark.hyperspace.source"),
+        Import("spark.pruning.prune", "spark.hyperspace.index_manager"),
     ],
     ids=lambda edge: f"{edge.source} to {edge.target}",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import posixpath
 import random
-import struct
 import sys
 
 import numpy as np
@@ -21,7 +20,7 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import FragmentUnreadable, StaleIndexWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.spark.pruning.jvm_scan import ListedFiles
 from zonebloom.storage import file_states
 from zonebloom.storage.file_states import FileStates
 from zonebloom.storage.store import identities
@@ -31,16 +30,12 @@ FOLDERS = ["file:/a", "file:/a/b", "file:/a/b/c", "file:/ab", "file:/d"]
 
 def listing_of(runs):
     """Return a listing of runs of files, in the form in which the JVM sends it."""
-    folders = [folder.encode() for folder, _, _, _ in runs]
-    names = [name.encode() for _, names, _, _ in runs for name in names]
-    sizes = [size for _, _, sizes, _ in runs for size in sizes]
-    mtimes_ms = [mtime for _, _, _, mtimes in runs for mtime in mtimes]
-    counts = [len(run_names) for _, run_names, _, _ in runs]
-    head = struct.pack("<2i", len(folders), len(names))
-    longs = struct.pack(f"<{2 * len(names)}q", *sizes, *mtimes_ms)
-    lengths = [*counts, *map(len, folders), *map(len, names)]
-    tail = struct.pack(f"<{len(lengths)}i", *lengths)
-    return ListedFiles.from_bytes(head + longs + tail + b"".join(folders + names))
+    fields, before = [], ""
+    for folder, names, sizes, mtimes_ms in runs:
+        for name, size, mtime_ms in zip(names, sizes, mtimes_ms, strict=True):
+            fields += ["" if folder == before else folder, name, size, mtime_ms]
+            before = folder
+    return ListedFiles.from_text("".join(f"{field}\0" for field in fields))
 
 
 @pytest.mark.parametrize("seed", range(cases(20)))
@@ -156,10 +151,10 @@ def count_transfers(monkeypatch):
     """Return a list that gets an item for each listing that the JVM sends."""
     transfers = []
 
-    def from_bytes(data):
-        transfers.append(data)
-        return original(data)
+    def from_text(text):
+        transfers.append(text)
+        return original(text)
 
-    original = ListedFiles.from_bytes
-    replace_function(monkeypatch, ListedFiles, "from_bytes", from_bytes)
+    original = ListedFiles.from_text
+    replace_function(monkeypatch, ListedFiles, "from_text", from_text)
     return transfers

@@ -28,7 +28,7 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.hyperspace.source import open_managed_source
+from zonebloom.spark.hyperspace.index_manager import open_managed_source
 from zonebloom.spark.managed_indices import SYSTEM_PATH
 
 ROWS = 1_000

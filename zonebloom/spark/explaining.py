@@ -15,13 +15,13 @@ from zonebloom.errors import EngineError, ZoneBloomError
 from zonebloom.spark.data_source import NAME, REQUEST
 from zonebloom.spark.joins.global_filter import FILTER_MARK
 from zonebloom.spark.load import Load, ScanRequest
-from zonebloom.spark.pruning.answer import roots_text
 from zonebloom.spark.pruning.explanation import (
     METRIC_TEXTS,
     Explanation,
     Note,
     PrunedRelation,
     Reason,
+    roots_text,
 )
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.optimizer_rule import jvm_plans
@@ -167,8 +167,8 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
     if java_scan is None:
         return _describe_unlisted(plans, node)
     scan = JvmScan(java_scan, session_state(spark).listings)
-    java_kept, text = plans.keptFiles(node), plans.lastResult(node)
-    kept_files = scan.files if java_kept is None else JvmScan(java_kept, LruCache()).files
+    text = java_scan.result()
+    kept_files = JvmScan(java_scan.chosen(), LruCache()).files
     description: dict[str, Any] = {} if text is None else json.loads(text)
     if text is None:
         # Nothing is asked about IS NOT NULL alone.

@@ -52,38 +52,22 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """The request of a scan, which another process may open.
-
-    Attributes
-    ----------
-    source : str or list of str
-    filter : str or None
-        Zones in which this condition of Spark cannot be true are left out.
-    columns : list of str or None
-    index_dir : str or None
-    files_digest : str or None
-        The digest of the files that the source must have, or None if any are right.
-    timezone : str or None
-        The time zone of the session, for times without one in the filter.
-    old_calendar : bool
-        Whether Spark corrects old times in files of unknown writers.
-    parallelism : int
-        The number of tasks that run at one time, or 0 if it is unknown.
-    encryption : str or None
-        The id under which the session stores the keys of the index.
-    deleted : list of pairs
-        The indices that managers of the session deleted, as `deleted_indices` returns them.
-    """
+    """The request of a scan, which another process may open."""
 
     source: str | list[str]
     filter: str | None = None
     columns: list[str] | None = None
     index_dir: str | None = None
+    # The digest of the files that the source must have, or None if any are right.
     files_digest: str | None = None
     timezone: str | None = None
+    # Whether Spark corrects old times in files of unknown writers.
     old_calendar: bool = False
+    # The number of tasks that run at one time, or 0 if it is unknown.
     parallelism: int = 0
+    # The id under which the session stores the keys of the index.
     encryption: str | None = None
+    # The indices that managers of the session deleted, as `deleted_indices` returns them.
     deleted: Sequence[tuple[str, str]] = ()
 
     @classmethod

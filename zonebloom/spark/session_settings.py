@@ -31,21 +31,12 @@ def parallelism(spark: SparkSession) -> int:
     return 0 if context is None else context.defaultParallelism
 
 
-def byte_count(text: str, default_unit: str = "b") -> int:
-    """Parse a size of Spark's settings, such as ``10MB`` or ``1g``. Return -1 if it is invalid.
-
-    A size without a unit is in ``default_unit``, which is a letter of "bkmgtp" and depends on the
-    setting.
-
-    >>> byte_count("10485760b"), byte_count("1g"), byte_count("-1")
-    (10485760, 1073741824, -1)
-    >>> byte_count("1024", default_unit="m")
-    1073741824
-    """
+def byte_count(text: str) -> int:
+    """Parse a size of memory such as ``4g``, in MiB without a unit. Return -1 if it is invalid."""
     match = _BYTE_SIZE.fullmatch(text.strip())
     if match is None:
         return -1
-    unit = (match[2] or default_unit)[0].lower()
+    unit = (match[2] or "m")[0].lower()
     return int(match[1]) << 10 * "bkmgtp".index(unit)
 
 

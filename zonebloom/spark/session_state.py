@@ -45,47 +45,28 @@ class LruCache(Generic[ValueType]):
 
 @dataclass(eq=False)
 class SessionState:
-    """The caches and the registered data source of one session.
+    """The caches and the registered data source of one session."""
 
-    Attributes
-    ----------
-    issued_warnings : LruCache
-        The last warnings, by the roots of the files that they are about and the text. Texts name
-        files, so a long session may issue very many.
-    listings : LruCache
-        The last listing of each tuple of root paths, with its digest.
-    has_rule : bool
-        Whether all queries of the session ask an index.
-    deleted_indices : tuple or None
-        The folder, times and sizes of the documents of managers when they were last read, and the
-        indices that they call deleted.
-    source : type or None
-        The data source class that is registered in the session.
-    maintainer : IndexMaintainer or None
-        The object that refreshes indices after writes of the session.
-    """
-
+    # The last warnings, by roots and text. Texts name files, so there may be very many.
     issued_warnings: LruCache[bool] = field(default_factory=lambda: LruCache(1024))
+    # The last listing of each tuple of root paths, with its digest.
     listings: LruCache[Any] = field(default_factory=LruCache)
+    # Whether all queries of the session ask an index.
     has_rule: bool = False
+    # The folder and the files of the documents of managers when they were last read, and the
+    # indices that they call deleted.
     deleted_indices: Any = None
+    # The data source class that is registered in the session.
     source: Any = None
     maintainer: Any = None
 
 
 @dataclass(eq=False)
 class ApplicationState:
-    """The state that the sessions of one application share.
-
-    Attributes
-    ----------
-    sessions : dict
-        The states of sessions by session id.
-    lock : Lock
-        Held while a data source is registered, so that none replaces the keys of another.
-    """
+    """The states of the sessions of one application, by session id."""
 
     sessions: dict[str, SessionState] = field(default_factory=dict)
+    # Held while a data source is registered, so that none replaces the keys of another.
     lock: Any = field(default_factory=threading.Lock)
 
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,37 +31,86 @@ from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder, Engine
 from zonebloom.building.request import IndexSpec, require_encrypted_index, size_global_filter
 from zonebloom.building.segments import compact_indices, drop_indices
+from zonebloom.catalog.drift import measure_drift
 from zonebloom.catalog.model import DEFAULT_KIND, RETENTION
 from zonebloom.errors import (
     CommitConflict,
     IndexExists,
+    InvalidArgument,
     ZoneBloomError,
+    without_secrets,
 )
 from zonebloom.facade.dataset import Dataset
 from zonebloom.facade.indices import refresh_indices
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import index_kind
+from zonebloom.sbbf.sizing import validate_target
 from zonebloom.spark.explaining import explain
-from zonebloom.spark.hyperspace.config import BFIndexConfig
-from zonebloom.spark.hyperspace.source import (
-    STATISTICS_SCHEMA,
-    open_managed_source,
-    resolve_columns,
-    statistics_rows,
-)
 from zonebloom.spark.jobs import spark_engine
-from zonebloom.spark.managed_indices import Documents, ManagedIndex, State, system_path
+from zonebloom.spark.managed_indices import (
+    Documents,
+    ManagedIndex,
+    State,
+    require_name,
+    system_path,
+)
+from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.explanation import Explanation, Note, Reason
 from zonebloom.spark.pruning.index_lookup import IndexDir, IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import with_index
 from zonebloom.spark.pruning.prune import disable, enable
+from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.session_settings import is_case_sensitive
 from zonebloom.spark.session_state import session_state
-from zonebloom.spark.versions import spark_context
+from zonebloom.spark.versions import input_files, is_classic, query_execution, spark_context
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.paths import plain_path
+from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
 __all__ = ["BFIndexConfig", "IndexManager"]
+
+
+@dataclass(frozen=True, slots=True)
+class BFIndexConfig:
+    """The configuration of an index that `IndexManager.create_index` builds.
+
+    Parameters
+    ----------
+    name : str
+        Name of the index, unique in the system folder and without a dot.
+    columns : list of str
+        Each column gets its own filters; combinations of columns are not indexed. Leaves of
+        structs are written as "a.b".
+    expected_num_items : int, optional
+        Number of distinct values of a column in the whole dataset, which determines the size of
+        its global filter. The default is the number of rows.
+    fpp : float
+        Target false positive probability of the global filters, between 0 and 1. The filters of
+        zones use Lance's defaults.
+
+    Raises
+    ------
+    InvalidArgument
+
+    Examples
+    --------
+    >>> zs.BFIndexConfig("by_id", ["id", "customer"], expected_num_items=3000).fpp
+    0.01
+    """
+
+    name: str
+    columns: Sequence[str]
+    expected_num_items: int | None = None
+    fpp: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_name(self.name)
+        object.__setattr__(
+            self, "columns", tuple(arguments.require_name_list(self.columns, "columns"))
+        )
+        if not self.columns:
+            raise InvalidArgument("columns is empty; name at least one")
+        num_items = 1 if self.expected_num_items is None else self.expected_num_items
+        validate_target(num_items, self.fpp, ("expected_num_items", "fpp"))
 
 
 def _with_camel_case_names(cls: type[IndexManager]) -> type[IndexManager]:
@@ -82,8 +132,11 @@ class IndexManager:
     Parameters
     ----------
     spark : SparkSession
-        Classic or Connect. Its conf is read at each call, with the keys and defaults of
-        `zonebloom.spark.hyperspace.config`.
+        Classic or Connect. Two keys of its conf are read at each call, also with the prefix
+        ``spark.``, without which ``spark-submit --conf`` accepts no key: ``zonebloom.system.path``
+        is the folder of the documents of indices, by default ``zonebloom_indexes`` in
+        ``spark.sql.warehouse.dir``. If ``zonebloom.index.hybridscan.enabled`` is false, queries
+        ignore an index of files to which others were added, or of which some changed.
     index_dir : path, optional
         Folder of new indices and of those that queries use, if they should not be beside the data.
     encryption : Encryption, optional
@@ -444,3 +497,125 @@ def _notes_on_unused(documents: Documents, managed_indices: list[ManagedIndex]) 
         elif missing := managed.missing_from(latest.indices):
             text += f"{', '.join(missing)} is not in {managed.index_dir}"
             yield Note(Reason.MISSING, f"{text}; refresh it with mode='full'")
+
+
+# The data of an index: a folder of Parquet files, given by a path or by a frame that reads them
+
+
+def open_managed_source(
+    source: DataFrame | str | os.PathLike[str],
+    index_dir: str | None,
+    spark: Any,
+    encryption: Encryption | None,
+    columns: Sequence[str] = (),
+) -> tuple[Dataset, str]:
+    """Open the files of a DataFrame or a path as a dataset with some columns.
+
+    Return it with a path to reopen it.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = plain_path(absolute_path(os.fspath(source)))
+        # In Azure's URIs the text before @ is a container and no password.
+        is_azure = split_path(path)[0] in ("abfs", "abfss", "wasb", "wasbs")
+        if not is_azure and without_secrets(path) != path:
+            raise InvalidArgument(
+                f"{path} contains credentials, which would be stored in the document; set "
+                "fs.s3a.access.key and the like in the session"
+            )
+        return open_dataset(path, spark, index_dir, encryption, columns), path
+    roots = _root_paths(source)
+    files = {plain_path(file, encoded=True) for file in input_files(source)}
+    if not files:
+        raise InvalidArgument("the DataFrame reads no file; write some first")
+    dataset_text = ""
+    folders = roots if len(roots) == 1 else list({posixpath.dirname(file) for file in files})
+    if len(folders) == 1:
+        ds = open_dataset(folders[0], spark, index_dir, encryption, columns)
+        if set(map(_path_in_filesystem, ds.files)) == set(map(_path_in_filesystem, files)):
+            return ds, folders[0]
+        dataset_text = f" of the {len(ds.files):,} in {folders[0]}"
+    raise InvalidArgument(
+        f"the DataFrame reads {len(files):,} files{dataset_text}; an index is over all files of "
+        "one folder, or over one file: read the folder, or make an index for each"
+    )
+
+
+def _path_in_filesystem(path: str) -> str:
+    return split_path(path)[1]
+
+
+def _root_paths(frame: Any) -> list[str]:
+    """Return the root paths that a frame reads. Raise `InvalidArgument` for other frames."""
+    if not hasattr(frame, "sparkSession"):
+        raise arguments.invalid_value(frame, "df", "give a DataFrame, or the path of a folder")
+    if not is_classic(frame.sparkSession):
+        raise InvalidArgument(
+            f"Spark Connect does not show what a {type(frame).__name__} reads; give the path"
+        )
+    plan = query_execution(frame).analyzed()
+    while plan.nodeName() in ("SubqueryAlias", "View"):
+        plan = plan.child()
+    relation = file_relation(plan)
+    if relation is None:
+        raise InvalidArgument(
+            f"the frame is a {plan.nodeName()}, not just a read of Parquet files; give "
+            "spark.read.parquet(path) as it is, or the path itself"
+        )
+    return [plain_path(root.toString()) for root in scala_items(relation.location().rootPaths())]
+
+
+def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> tuple[str, ...]:
+    """Return the names of columns as the files spell them."""
+    columns: list[str] = []
+    for name in names:
+        column = ds.opened.column(name, not case_sensitive).name
+        if column in columns:
+            raise InvalidArgument(f"column {column!r} is given twice; name each once")
+        columns.append(column)
+    return tuple(columns)
+
+
+# Statistics, with Hyperspace's names
+
+STATISTICS_SCHEMA = (
+    "name string, indexedColumns array<string>, indexLocation string, state string, kind string, "
+    "numIndexFiles bigint, sizeIndexFiles bigint, numSourceFiles bigint, sizeSourceFiles bigint, "
+    "numAppendedFiles bigint, sizeAppendedFiles bigint, numDeletedFiles bigint, "
+    "sizeDeletedFiles bigint, indexContentPaths array<string>, sourcePath string, "
+    "expectedNumItems bigint, fpp double, numZones bigint, globalFilterBytes bigint, "
+    "createdAt string, message string"
+)
+
+
+def statistics_rows(
+    chosen: Iterable[ManagedIndex], documents: Documents
+) -> Iterator[tuple[Any, ...]]:
+    """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
+    for managed in chosen:
+        names, message = managed.indices.values(), ""
+        changes: tuple[int | None, ...] = (None,) * 6
+        try:
+            opened = documents.open(managed).opened
+            catalog, latest = opened.catalog, opened.version
+            drift = measure_drift(latest, names, opened.look().fragments)
+        except (ZoneBloomError, OSError) as error:
+            message = f"the data cannot be read: {error}"
+            catalog = documents.catalog(managed)
+            latest = catalog.latest()
+        else:
+            parts = drift.indexed, drift.appended, drift.deleted
+            changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
+        entries = [latest.indices[name] for name in names if name in latest.indices]
+        files = catalog.referenced_files(
+            latest.with_indices({entry.name: entry for entry in entries})
+        )
+        state = str(managed.state_in(latest.indices))
+        yield (
+            *(managed.name, list(managed.columns), catalog.folder, state, "BloomFilter"),
+            *(len(files), sum(files.values()), *changes, sorted(files)),
+            *(managed.path, managed.expected_num_items, managed.fpp),
+            sum(segment.num_zones for entry in entries for segment in entry.segments),
+            sum(e.global_filter.num_bytes for e in entries if e.global_filter is not None),
+            min((entry.created_at for entry in entries), default=None),
+            message,
+        )

@@ -19,7 +19,6 @@ from zonebloom.spark.joins.global_filter import apply_filter_rule
 from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.pruning.optimizer_rule import jvm_plans
 from zonebloom.spark.relation import node_name
-from zonebloom.spark.session_settings import byte_count
 from zonebloom.spark.session_state import session_state
 from zonebloom.spark.types import INTEGER_TYPES
 from zonebloom.spark.versions import (
@@ -209,7 +208,7 @@ def _is_shuffled(join: DataFrame, side: JoinSide) -> bool:
             return False
     if node_name(plan) not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
         return False
-    threshold = byte_count(str(side.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
+    threshold = java_session(side.spark).sessionState().conf().autoBroadcastJoinThreshold()
     statistics = query_execution(side.frame).optimizedPlan().stats()
     return int(statistics.sizeInBytes()) > threshold
 
@@ -235,4 +234,5 @@ def _require_usable_index(names: Sequence[str], left: JoinSide, right: JoinSide)
         right.key_position(name)
     for side in (left, right):
         if side.has_index:
-            side.require_files()
+            # Paths that cannot be opened raise an error now.
+            _ = side.index

@@ -162,8 +162,7 @@ def _heap_bytes(spark: SparkSession, process: str) -> int:
     """Return the memory of the driver or of an executor by the settings of a session."""
     name = f"spark.{process}.memory"
     memory = spark.conf.get(name, _DEFAULT_MEMORY) or _DEFAULT_MEMORY
-    # Spark reads these settings in MiB if they have no unit.
-    num_bytes = byte_count(memory, default_unit="m")
+    num_bytes = byte_count(memory)
     if num_bytes < 0:
         raise RuleNotUsed(f"{name} is {memory!r}, which is no size; set it to a size such as 4g")
     return num_bytes

@@ -58,10 +58,6 @@ class JoinSide:
         opened = index if isinstance(index, Dataset) else open_dataset(index, self.spark)
         return without_deleted_indices(opened, deleted_indices(self.spark))
 
-    def require_files(self) -> None:
-        """Raise an error if the given paths cannot be opened."""
-        _ = self.index
-
     @cached_property
     def frame(self) -> DataFrame:
         """Return the side as a frame of Spark's own reader, which skips files by the index."""

@@ -2,11 +2,8 @@ package zonebloom;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.*;
-import java.util.Base64;
 import java.util.concurrent.*;
 import java.util.function.BiFunction;
 import java.util.function.Consumer;
@@ -31,6 +28,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.ThreadUtils;
 import scala.collection.JavaConverters;
 import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
@@ -69,17 +67,8 @@ public final class IndexedFiles implements FileIndex {
     return files;
   }
 
-  /** Return the result for the scan that listed files last, or null if no index was asked. */
-  String lastResult() {
-    Scan scan = lastScan;
-    return scan == null ? null : scan.result();
-  }
-
-  /** Return the files of the scan that listed files last, or null if no index was asked. */
-  Scan keptFiles() {
-    Scan scan = lastScan;
-    return scan == null ? null : new Scan(session, inner, scan.directories(), Nil$.MODULE$);
-  }
+  /** Return the scan that listed files last, or null if no index was asked. */
+  Scan lastScan() { return lastScan; }
 
   /** Return whether an index was asked which files a scan needs. */
   boolean wasAsked() { return lastScan != null; }
@@ -146,8 +135,8 @@ public final class IndexedFiles implements FileIndex {
  * its files.
  */
 final class Chooser {
-  static final ExecutorService THREADS =
-      Executors.newCachedThreadPool(new DaemonThreadFactory());
+  // These threads do not keep the JVM running.
+  static final ExecutorService THREADS = ThreadUtils.newDaemonCachedThreadPool("zonebloom");
   private final BiFunction choose;
   private final long timeoutMs;
   // After a timeout, no scan is asked until this time, so that a query waits only once.
@@ -195,15 +184,6 @@ final class ChooseCall implements Callable {
   public Object call() { return choose.apply(request, scan); }
 }
 
-/** A factory of threads that do not keep the JVM running. */
-final class DaemonThreadFactory implements ThreadFactory {
-  public Thread newThread(Runnable task) {
-    Thread thread = new Thread(task, "zonebloom");
-    thread.setDaemon(true);
-    return thread;
-  }
-}
-
 /**
  * The listed files of one scan. Python reads its roots, filters and files, and then marks the files
  * that Spark has to read.
@@ -228,11 +208,11 @@ public final class Scan {
 
   synchronized Seq directories() { return directories; }
 
-  /** Return whether there is a result, after which the files do not change. */
-  synchronized boolean isClosed() { return isClosed; }
-
   /** Return the result as JSON, null before there is one. */
-  synchronized String result() { return result; }
+  public synchronized String result() { return result; }
+
+  /** Return the chosen files as a scan without filters. */
+  public Scan chosen() { return new Scan(session, index, directories(), Nil$.MODULE$); }
 
   /** Return the bytes of the chosen files. */
   synchronized long numBytes() {
@@ -305,60 +285,23 @@ public final class Scan {
   }
 
   /**
-   * Return the listed files in a compact form, in Base64 because Python decodes a byte[] slowly.
-   * All numbers are little-endian:
-   *
-   *   int     number of folders f
-   *   int     number of files n
-   *   long[]  n sizes in bytes
-   *   long[]  n modification times in ms
-   *   int[]   f numbers of files in each folder
-   *   int[]   f lengths of the paths of folders
-   *   int[]   n lengths of the names of files
-   *   byte[]  the paths of folders, in UTF-8, without separators
-   *   byte[]  the names of files, in UTF-8, without separators
-   *
-   * A folder is named again if files of another folder are listed in between.
+   * Return the folder, name, size in bytes and modification time in ms of each listed file. The
+   * folder is empty if it is that of the file before. A NUL, which no path has, ends each field.
    */
   public String files() {
-    List statuses = statuses();
-    int numFiles = statuses.size();
-    List folders = new ArrayList();
-    List folderSizes = new ArrayList();
-    byte[][] names = new byte[numFiles][];
-    String folder = null;
-    int numBytes = 0;
-    int numFilesInFolder = 0;
-    for (int i = 0; i < numFiles; i++) {
-      String path = ((FileStatusWithMetadata) statuses.get(i)).getPath().toString();
+    StringBuilder text = new StringBuilder();
+    String folder = "";
+    for (Object item : statuses()) {
+      FileStatusWithMetadata status = (FileStatusWithMetadata) item;
+      String path = status.getPath().toString();
       int end = path.lastIndexOf('/');
-      if (folder == null || end != folder.length() || !path.startsWith(folder)) {
-        if (folder != null) folderSizes.add(numFilesInFolder);
-        folder = path.substring(0, end);
-        byte[] text = folder.getBytes(StandardCharsets.UTF_8);
-        folders.add(text);
-        numBytes += text.length;
-        numFilesInFolder = 0;
-      }
-      numFilesInFolder++;
-      names[i] = path.substring(end + 1).getBytes(StandardCharsets.UTF_8);
-      numBytes += names[i].length;
+      boolean isSameFolder = end == folder.length() && path.startsWith(folder);
+      if (!isSameFolder) folder = path.substring(0, end);
+      text.append(isSameFolder ? "" : folder).append('\0');
+      text.append(path.substring(end + 1)).append('\0').append(status.getLen()).append('\0');
+      text.append(status.getModificationTime()).append('\0');
     }
-    if (folder != null) folderSizes.add(numFilesInFolder);
-    ByteBuffer buffer = ByteBuffer.allocate(8 + folders.size() * 8 + numFiles * 20 + numBytes);
-    buffer.order(ByteOrder.LITTLE_ENDIAN);
-    buffer.putInt(folders.size());
-    buffer.putInt(numFiles);
-    for (Object status : statuses) buffer.putLong(((FileStatusWithMetadata) status).getLen());
-    for (Object status : statuses) {
-      buffer.putLong(((FileStatusWithMetadata) status).getModificationTime());
-    }
-    for (Object size : folderSizes) buffer.putInt(((Integer) size).intValue());
-    for (Object text : folders) buffer.putInt(((byte[]) text).length);
-    for (int i = 0; i < numFiles; i++) buffer.putInt(names[i].length);
-    for (Object text : folders) buffer.put((byte[]) text);
-    for (int i = 0; i < numFiles; i++) buffer.put(names[i]);
-    return Base64.getEncoder().encodeToString(buffer.array());
+    return text.toString();
   }
 
   /**
@@ -590,54 +533,47 @@ public final class Plans {
   /** Give a session an optimizer rule in place of others of its class. Null only removes these. */
   static void install(SparkSession session, Class kind, Rule newRule) {
     synchronized (session) {
-      List rules = new ArrayList();
       Seq oldRules = session.experimental().extraOptimizations();
-      for (Object rule : JavaConverters.seqAsJavaList(oldRules)) {
-        if (rule.getClass() != kind) rules.add(rule);
-      }
-      if (newRule != null) rules.add(newRule);
-      session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
+      session.experimental().extraOptimizations_$eq(replaced(oldRules, kind, newRule));
     }
   }
 
-  /** Give a session a strategy in place of others of its class. Null only removes these. */
+  /** Give a session a strategy in place of others of its class. */
   static void installStrategy(SparkSession session, Class kind, SparkStrategy newStrategy) {
     synchronized (session) {
-      List strategies = new ArrayList();
       Seq oldStrategies = session.experimental().extraStrategies();
-      for (Object strategy : JavaConverters.seqAsJavaList(oldStrategies)) {
-        if (strategy.getClass() != kind) strategies.add(strategy);
-      }
-      if (newStrategy != null) strategies.add(newStrategy);
-      session.experimental().extraStrategies_$eq(JavaConverters.asScalaBuffer(strategies).toSeq());
+      session.experimental().extraStrategies_$eq(replaced(oldStrategies, kind, newStrategy));
     }
   }
 
-  /** Return the scan of a leaf of a physical plan, or null if the leaf reads no Parquet files. */
+  /** Return a list without the items of a class, and with a new item unless it is null. */
+  private static Seq replaced(Seq oldItems, Class kind, Object newItem) {
+    List items = new ArrayList();
+    for (Object item : JavaConverters.seqAsJavaList(oldItems)) {
+      if (item.getClass() != kind) items.add(item);
+    }
+    if (newItem != null) items.add(newItem);
+    return JavaConverters.asScalaBuffer(items).toSeq();
+  }
+
+  /**
+   * Return the scan of a leaf of a physical plan, or null if the leaf reads no Parquet files. The
+   * scan has a result if an index was asked.
+   */
   public Scan scan(Object node) {
     if (!(node instanceof FileSourceScanExec)) return null;
     FileSourceScanExec scan = (FileSourceScanExec) node;
     FileIndex files = scan.relation().location();
-    Seq filters = scan.dataFilters();
     if (files instanceof IndexedFiles) {
+      Scan lastScan = ((IndexedFiles) files).lastScan();
+      if (lastScan != null) return lastScan;
       files = ((IndexedFiles) files).inner;
     } else if (!RelationIndexer.isParquet(scan.relation())) {
       return null;
     }
+    Seq filters = scan.dataFilters();
     Seq directories = files.listFiles(withoutSubqueries(scan.partitionFilters()), filters);
     return new Scan(session(scan.relation()), files, directories, filters);
-  }
-
-  /** Return the last result for a leaf of a physical plan, or null if no index was asked. */
-  public String lastResult(Object node) {
-    FileIndex files = ((FileSourceScanExec) node).relation().location();
-    return files instanceof IndexedFiles ? ((IndexedFiles) files).lastResult() : null;
-  }
-
-  /** Return the files that a leaf of a physical plan reads, or null if no index was asked. */
-  public Scan keptFiles(Object node) {
-    FileIndex files = ((FileSourceScanExec) node).relation().location();
-    return files instanceof IndexedFiles ? ((IndexedFiles) files).keptFiles() : null;
   }
 
   /** Return the file index of a node of a logical plan, or null if the node reads no files. */

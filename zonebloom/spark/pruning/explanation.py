@@ -1,23 +1,23 @@
-"""Explanation: what each scan of a frame reads, and why it skips no more."""
+"""The result of a request for files to skip, and the explanation of what each scan reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from textwrap import shorten
+from typing import TypeVar
 
-from zonebloom.base.display import (
-    Displayed,
-    Strip,
-    bounds_up_to,
-    list_html,
-    pictures_html,
-    styled_html,
-    title_html,
-)
+import numpy as np
+
+from zonebloom.base.display import Displayed
 from zonebloom.base.text import bytes_text
+from zonebloom.errors import IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.spark.pruning.jvm_scan import ListedFiles
+
+ItemType = TypeVar("ItemType")
 
 
 class Reason(Enum):
@@ -134,10 +134,7 @@ class PrunedRelation:
         return shorten(text, _SUMMARY_CHARACTERS, placeholder=" ...")
 
     def __str__(self) -> str:
-        return "\n".join([f"Relation {self.name}", *(f"  {fact}" for fact in self._facts())])
-
-    def _facts(self) -> list[str]:
-        lines = []
+        lines = [f"Relation {self.name}"]
         if self.filter is not None:
             lines.append(f"filter: {self.filter}")
         if self.indices:
@@ -151,18 +148,72 @@ class PrunedRelation:
         if self.metrics:
             counts = (METRIC_TEXTS[name](count) for name, count in self.metrics.items())
             lines.append(f"Spark read {', '.join(counts)}")
-        return lines
+        return "\n  ".join(lines)
 
-    def html(self) -> str:
-        """Return the text as HTML, with bars for the shares of kept files and bytes."""
-        files = f"{self.kept_files:,} of {self.num_files:,}"
-        num_bytes = f"{bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
-        bars = [
-            Strip("files kept", files, self.num_files, bounds_up_to(self.kept_files)),
-            Strip("bytes kept", num_bytes, self.num_bytes, bounds_up_to(self.kept_bytes)),
-        ]
-        pictures = pictures_html((), [bar for bar in bars if bar.length])
-        return title_html(f"Relation {self.name}") + list_html(self._facts()) + pictures
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PruningResult:
+    """The numbers of files without matching rows, with the indices used, notes and warnings."""
+
+    excluded_numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    predicates: tuple[str, ...] = ()
+    indices: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    warnings: tuple[ZoneBloomWarning, ...] = ()
+
+    @classmethod
+    def keep_all(cls, reason: Reason, text: str = "") -> PruningResult:
+        """Return a result that excludes no files, with the reason."""
+        return cls(notes=(Note(reason, text),))
+
+    @classmethod
+    def of_unusable_index(cls, text: str) -> PruningResult:
+        """Return a result that excludes no files and warns, because an index cannot be used."""
+        return cls(notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),))
+
+    def kept_mask(self, files: ListedFiles) -> np.ndarray:
+        """Return a mask of the listed files that may hold a matching row."""
+        # Numbers are small, so a table of them is faster than a search.
+        is_kept = np.ones(int(files.numbers.max(initial=0)) + 1, bool)
+        is_kept[self.excluded_numbers] = False
+        return is_kept[files.numbers]
+
+    def describe(
+        self, roots: Sequence[str] = (), num_files: int = 0, num_kept: int = 0
+    ) -> PrunedRelation:
+        """Return the description of a scan of these roots with this result."""
+        notes = self.notes
+        if not notes and not self.excluded_numbers.size:
+            notes = (Note(Reason.ALL_FILES_KEPT),)
+        return PrunedRelation(
+            roots_text(roots),
+            tuple(roots),
+            " OR ".join(self.predicates) or None,
+            num_files,
+            kept_files=num_kept,
+            indices=self.indices,
+            notes=notes,
+        )
+
+
+def roots_text(roots: Sequence[str]) -> str:
+    more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
+    return roots[0] + more if roots else ""
+
+
+def merge_results(results: Sequence[PruningResult]) -> PruningResult:
+    """Combine the results of several indices. A file is excluded if one of them excludes it."""
+
+    def distinct(sequences: Iterable[Iterable[ItemType]]) -> tuple[ItemType, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(sequences)))
+
+    return PruningResult(
+        excluded_numbers=np.concatenate([result.excluded_numbers for result in results]),
+        predicates=distinct(result.predicates for result in results),
+        indices=distinct(result.indices for result in results),
+        notes=distinct(result.notes for result in results),
+        warnings=distinct(result.warnings for result in results),
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -208,8 +259,3 @@ class Explanation(Displayed):
         for scan in self.scans:
             lines += [f"  {line}" for line in str(scan).splitlines()]
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        parts = [list_html(map(str, self.notes)), *(relation.html() for relation in self.relations)]
-        parts += [scan._repr_html_() for scan in self.scans]
-        return styled_html(title_html(str(self).splitlines()[0]), *parts)

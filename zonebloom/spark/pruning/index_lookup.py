@@ -31,11 +31,9 @@ from zonebloom.errors import (
 )
 from zonebloom.index.row_keys.rules import columns_of_entry
 from zonebloom.spark.managed_indices import DeletedIndices, deleted_indices, names_in_use
-from zonebloom.spark.pruning.answer import PruningResult, merge_results
-from zonebloom.spark.pruning.explanation import Note, Reason
+from zonebloom.spark.pruning.explanation import Note, PruningResult, Reason, merge_results
 from zonebloom.spark.pruning.indexed_files import CatalogFiles, find_known_files
-from zonebloom.spark.pruning.jvm_scan import JvmScan
-from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.spark.pruning.jvm_scan import JvmScan, ListedFiles
 from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption

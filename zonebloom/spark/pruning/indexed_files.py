@@ -34,10 +34,8 @@ from zonebloom.scan.search import NoIndex
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.discovery import source_of_files
 from zonebloom.sources.source import Source, is_plain_parquet
-from zonebloom.spark.pruning.answer import PruningResult
-from zonebloom.spark.pruning.explanation import Note, Reason
-from zonebloom.spark.pruning.jvm_scan import HYBRID_SCAN, JvmScan
-from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.spark.pruning.explanation import Note, PruningResult, Reason
+from zonebloom.spark.pruning.jvm_scan import HYBRID_SCAN, JvmScan, ListedFiles
 from zonebloom.spark.pruning.stored_schema import stored_schema
 from zonebloom.storage.file_states import look_at_files
 from zonebloom.storage.store import store_of

@@ -1,23 +1,113 @@
-"""A scan of Parquet files in the JVM, as the request that an index answers."""
+"""A scan of Parquet files in the JVM, as the request that an index answers, and its files."""
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.predicates import ast
 from zonebloom.predicates.catalyst import CatalystNode, CatalystTranslator
-from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.session_state import LruCache
 from zonebloom.spark.types import type_name
 
 HYBRID_SCAN = "zonebloom.index.hybridscan.enabled"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedFiles:
+    """Listed files with their paths, sizes in bytes and modification times in ms.
+
+    Files are numbered in the order of their paths. A path that is listed twice has one number.
+    """
+
+    paths: pa.StringArray
+    sizes: np.ndarray
+    mtimes_ms: np.ndarray
+    numbers: np.ndarray
+    # The folders of consecutive files, with the number of files in each.
+    folders: Sequence[tuple[str, int]] = ()
+
+    @classmethod
+    def from_text(cls, text: str) -> ListedFiles:
+        """Return the files of a text from `Scan.files` in `IndexedFiles.java`."""
+        compute: Any = pc
+        fields = compute.split_pattern(pa.array([text]), "\0").values
+        # The text ends with a separator, so the last field is empty.
+        starts = np.arange(0, len(fields) - 1, 4)
+        columns = [fields.take(pa.array(starts + column)) for column in range(4)]
+        is_first = compute.not_equal(columns[0], "").to_numpy(zero_copy_only=False)
+        folders = columns[0].filter(pa.array(is_first))
+        paths = compute.binary_join_element_wise(
+            folders.take(pa.array(np.cumsum(is_first) - 1)), columns[1], "/"
+        )
+        ranks = compute.rank(paths, tiebreaker="dense").to_numpy().astype(np.int64)
+        sizes, mtimes_ms = (compute.cast(column, pa.int64()).to_numpy() for column in columns[2:])
+        counts = np.diff(np.flatnonzero(is_first), append=starts.size)
+        runs = tuple(zip(folders.to_pylist(), counts.tolist(), strict=True))
+        return cls(paths, sizes, mtimes_ms, ranks, runs)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, positions: np.ndarray) -> ListedFiles:
+        """Return the files at some positions, without their folders."""
+        paths = self.paths.take(pa.array(positions))
+        return ListedFiles(
+            paths, self.sizes[positions], self.mtimes_ms[positions], self.numbers[positions]
+        )
+
+    def paths_below(self, root: str, base: str) -> pa.StringArray:
+        """Return the paths with another base in place of their root."""
+        compute: Any = pc
+        rest = compute.utf8_slice_codeunits(self.paths, len(root))
+        return compute.binary_join_element_wise(base, rest, "")
+
+    def unchanged_mask(self, sizes: np.ndarray, mtimes_ns: np.ndarray) -> np.ndarray:
+        """Return a mask of the files whose size and time are still as Spark listed them."""
+        # On some file systems Spark gets times in whole seconds.
+        is_rounded = self.mtimes_ms % 1000 == 0
+        mtimes_ms = mtimes_ns // 10**6
+        mtimes_ms[is_rounded] -= mtimes_ms[is_rounded] % 1000
+        return (sizes == self.sizes) & (mtimes_ms == self.mtimes_ms)
+
+    def by_root(self, roots: Sequence[str]) -> list[tuple[str, ListedFiles]]:
+        """Return the files below each root, without duplicates.
+
+        Partitions may be outside all roots, and roots may be single files. The folder of such files
+        then counts as a root.
+        """
+        groups: dict[str, list[np.ndarray]] = {}
+        root_set = set(roots)
+        start = 0
+        for folder, count in self.folders:
+            root = _root_of(folder, root_set) or folder
+            groups.setdefault(root, []).append(np.arange(start, start + count))
+            start += count
+        return [
+            (root, self._without_duplicates(np.concatenate(positions)))
+            for root, positions in groups.items()
+        ]
+
+    def _without_duplicates(self, positions: np.ndarray) -> ListedFiles:
+        """Return files without duplicates, in the order of their paths, which catalogs use too."""
+        return self.take(positions[np.unique(self.numbers[positions], return_index=True)[1]])
+
+
+def _root_of(path: str, roots: set[str]) -> str | None:
+    """Return the longest root that is a path or a folder above it, or None."""
+    while path:
+        if path in roots:
+            return path
+        path = path.rpartition("/")[0]
+    return None
 
 
 class JvmScan:
@@ -63,7 +153,7 @@ class JvmScan:
         roots, digest = tuple(self.roots), self._java_scan.digest()
         cached = self._listings.get(roots)
         if cached is None or cached[0] != digest:
-            files = ListedFiles.from_bytes(base64.b64decode(self._java_scan.files()))
+            files = ListedFiles.from_text(self._java_scan.files())
             cached = self._listings.put(roots, (digest, files))
         return cached[1]
 

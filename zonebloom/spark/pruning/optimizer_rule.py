@@ -18,8 +18,7 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.spark.pruning.answer import PruningResult
-from zonebloom.spark.pruning.explanation import PrunedRelation, Reason
+from zonebloom.spark.pruning.explanation import PrunedRelation, PruningResult, Reason
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.session_state import SessionState, compiled_java, session_state
 from zonebloom.spark.versions import (
@@ -175,8 +174,6 @@ def _to_json(relation: PrunedRelation) -> str:
         {
             "summary": relation.summary,
             "filter": relation.filter,
-            "num_files": relation.num_files,
-            "kept_files": relation.kept_files,
             "indices": relation.indices,
             "notes": [(note.reason.name, note.text) for note in relation.notes],
         }
