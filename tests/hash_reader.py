@@ -153,17 +153,6 @@ class HashFile:
         require(counts == (head.num_entries, head.num_postings, head.num_pairs), "other counts")
         return {(entry.prefix, zone) for entry in entries for zone in self._zones_of_entry(entry)}
 
-    def pieces(self):
-        """Return the offset and the size of every piece that is in use, in the order of the file.
-
-        Raise `ValueError` if a block is damaged.
-        """
-        numbers = range(2**self.head.block_bits)
-        references = [self._reference(number) for number in numbers]
-        postings = [entry.posting for number in numbers for entry in self._block(number)]
-        in_heap = {piece for piece in (*references, *postings) if piece is not None}
-        return [*map(self._slot, numbers), *sorted(in_heap)]
-
     def _zones_of_entry(self, entry):
         zones = [entry.zone] if entry.posting is None else self._posting(*entry.posting)
         require(max(zones) < self.head.num_zones, "an unknown zone")
