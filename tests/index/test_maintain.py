@@ -388,6 +388,18 @@ def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
     return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
+@pytest.mark.parametrize("inside", ["customers.parquet", "bloomfilter.arrow.bak", "below/x"])
+def test_a_vacuum_keeps_a_foreign_folder_that_is_named_like_a_segment(shared, inside):
+    ds, folder, _ = shared
+    segment = "segments/0123456789abcdef-0-0000-0"
+    path = folder / segment / inside
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"of others")
+    path.with_name("bloomfilter.arrow").write_bytes(b"")
+    vacuum_leaves(ds, folder, [f"{segment}/{inside.partition('/')[0]}"])
+    assert path.with_name("bloomfilter.arrow").exists()
+
+
 def test_a_vacuum_keeps_foreign_files_among_versions(shared):
     ds, folder, elsewhere = shared
     versions = folder / "versions"

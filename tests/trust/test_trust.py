@@ -21,7 +21,7 @@ from trust.workers import run
 
 # Each part with its number of cases, and the options that keep each case short.
 PARTS = [
-    (differential, 12, {"trees": 20}),
+    (differential, 8, {"trees": 20}),
     (histories, 6, {}),
     (damage, len(damage.SUBJECTS), {"max_damages": 2}),
     (forge, 2, {"num_forgeries": 12}),
