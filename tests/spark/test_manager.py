@@ -502,7 +502,7 @@ def test_the_default_system_path_is_in_the_warehouse(manager, spark):
     assert not Path(warehouse, "zonebloom_indexes").exists()
 
 
-def test_every_method_has_a_name_in_camel_case(manager, spark, lake):
+def test_every_method_has_a_name_in_camel_case():
     names = {name for name in dir(IndexManager) if not name.startswith("_")}
     pairs = {
         *(("create_index", "createIndex"), ("refresh_index", "refreshIndex")),
@@ -514,14 +514,3 @@ def test_every_method_has_a_name_in_camel_case(manager, spark, lake):
     assert {name for name in names if name.lower() != name} == {camel for _, camel in pairs}
     for snake, camel in pairs:
         assert getattr(IndexManager, snake) is getattr(IndexManager, camel)
-    frame = spark.read.parquet(str(lake))
-    manager.createIndex(frame, BFIndexConfig("ids", ["id"]))
-    write(lake, 5)
-    manager.refreshIndex("ids", mode="incremental")
-    manager.optimizeIndex("ids", mode="full")
-    assert counts(manager) == [4, 0, 0]
-    manager.deleteIndex("ids")
-    manager.restoreIndex("ids")
-    manager.deleteIndex("ids")
-    manager.vacuumIndex("ids")
-    assert manager.indexes().collect() == []

@@ -14,12 +14,9 @@ over Spark Connect; it needs Spark 4. An `IndexManager` manages indices by name,
 Executors need Python, this package and its requirements, and must see the files at the same paths
 as the driver.
 
-Files of Spark 2 may store days before 1582 and times before 1900 in the Julian calendar, which
-Spark corrects when it reads them. `scan` and `tag_location` do not correct them: if a query needs a
-date or time column of such a file, they raise an error. `prune` works, because Spark reads the
-file. Files of other writers count as modern ones unless the setting
-``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. If a column of instants is compared
-with a time without a zone, that time is in the session's time zone.
+`scan` and `tag_location` raise an error for date and time columns of files that may hold them in
+the calendar of Spark 2. If a column of instants is compared with a time without a zone, that time
+is in the session's time zone.
 
 Spark's write mode ``overwrite`` keeps an index beside the data folder, and deletes one inside it.
 
