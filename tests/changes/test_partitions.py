@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import zonebloom as zb
+from zonebloom.errors import InvalidArgument
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -97,7 +98,10 @@ def test_rows_move_to_their_partitions(tmp_path, way, name):
                 assert scan.to_arrow().num_rows == [row["p"] for row in wanted].count(value)
     for found in (theirs, ds.to_table(), zb.dataset(table).to_table()):
         assert found.cast(schema).sort_by("id").to_pylist() == wanted
-    receipt = ds.erase(["id", "p"], batch.select(["id", "p"]))
+    keys = batch.select(["id", "p"])
+    with pytest.raises(InvalidArgument, match="'p' is null"):
+        ds.erase(["id", "p"], keys)
+    receipt = ds.erase(["id", "p"], keys.drop_null())
     assert receipt.num_deleted == len([value for value in values if value is not None])
 
 
