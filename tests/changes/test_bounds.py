@@ -108,3 +108,14 @@ def test_a_change_of_a_folder_deletes_what_an_interrupted_one_left_beside_its_fi
     assert sorted(os.listdir(tmp_path / "a")) == sorted(young)
     assert sorted(os.listdir(tmp_path / "b")) == sorted([*young, ".zonebloom-1.tmp"])
     assert not list(tmp_path.rglob(".zonebloom-lock"))
+
+
+def test_files_that_another_program_vacuumed_are_not_found(tmp_path):
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"id": [1, 2]}))
+    ds = zb.dataset(DeltaTable(path))
+    receipt = ds.erase("id", [1])
+    assert "file" in {trace.kind for trace in receipt.check(ds).found}
+    DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    for keys in (None, [1]):
+        assert "file" not in {trace.kind for trace in receipt.check(ds, keys).found}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.progress import ProgressOption, Report, report_progress
+from zonebloom.base.progress import Report, report_progress
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
 from zonebloom.changes.key_test import row_test
 from zonebloom.changes.places import (
@@ -21,13 +21,19 @@ from zonebloom.changes.places import (
     places_of_filter,
     places_of_keys,
 )
-from zonebloom.changes.receipt import ChangedFile, Receipt, digest_of, utc_text
+from zonebloom.changes.receipt import ChangedFile, Receipt, Verification, digest_of, utc_text
 from zonebloom.changes.tables import ChangeableTable, CommitRefused, retry_after_conflicts
-from zonebloom.changes.verify import verify_change
 from zonebloom.changes.writing import WriterOptions, WrittenFile, changed_rows
-from zonebloom.errors import ChangeConflict, ChangeRefused, FragmentChanged, InvalidArgument
+from zonebloom.errors import (
+    ChangeConflict,
+    ChangeRefused,
+    FragmentChanged,
+    InvalidArgument,
+    SourceError,
+)
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.recheck import gather
+from zonebloom.scan.scanner import plan_scan
 
 _MIN_GROUP_ROWS = 1 << 17
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -40,16 +46,8 @@ def load_newest(dataset: OpenDataset, table: ChangeableTable) -> None:
     table.use(dataset.opened)
 
 
-def apply_change(
-    dataset: OpenDataset,
-    table: ChangeableTable,
-    change: Change,
-    *,
-    is_plan: bool,
-    summary: dict[str, str],
-    progress: ProgressOption,
-) -> Receipt:
-    """Change a table, and return the receipt. With ``is_plan``, only say what would happen.
+def apply_change(dataset: OpenDataset, table: ChangeableTable, change: Change) -> Receipt:
+    """Change a table, and return the receipt. Of a plan, only say what would happen.
 
     Raises
     ------
@@ -65,11 +63,11 @@ def apply_change(
         _require_same_columns(dataset.opened.source.schema, change.rows, table.location)
         work = _plan_work(dataset.opened, table, change)
         receipt = _planned_receipt(table, change, work, started_at, number)
-        if is_plan or work.is_empty:
+        if change.is_plan or work.is_empty:
             return receipt
-        return _carry_out(dataset, table, change, work, receipt, summary, progress)
+        return _carry_out(dataset, table, change, work, receipt)
 
-    with nullcontext() if is_plan else table.locked():
+    with nullcontext() if change.is_plan else table.locked():
         return retry_after_conflicts(table.location, attempt)
 
 
@@ -126,26 +124,24 @@ def _carry_out(
     change: Change,
     work: Work,
     receipt: Receipt,
-    summary: dict[str, str],
-    progress: ProgressOption,
 ) -> Receipt:
     total = sum(file.num_rows for file in receipt.files_removed) + work.new_rows.size
     title = f"{change.operation} in {posixpath.basename(table.location.rstrip('/'))}"
     try:
-        with report_progress(progress, total, title) as report:
+        with report_progress(change.progress, total, title) as report:
             written = _write_all(table, change, work, report)
-    except FragmentChanged as error:
+    except BaseException as error:
         table.delete_new_files()
-        raise CommitRefused(str(error)) from None
-    except BaseException:
-        table.delete_new_files()
+        if isinstance(error, FragmentChanged):
+            raise CommitRefused(str(error)) from None
         raise
     # If the commit fails with another error, nobody knows whether the table names the files.
     refusal: Exception | None = None
     paths = [file.path for file in written]
     removed = [part.present.fragment for part in work.changes]
     try:
-        paths = table.commit(removed, written, {**summary, "zonebloom.operation": change.operation})
+        summary = {**change.summary, "zonebloom.operation": change.operation}
+        paths = table.commit(removed, written, summary)
     except (CommitRefused, ChangeRefused) as error:
         refusal = error
     load_newest(dataset, table)
@@ -160,10 +156,45 @@ def _carry_out(
         receipt,
         is_committed=True,
         version_after=table.version,
-        verification=verify_change(table, change, work, receipt.files_removed, paths),
+        verification=_verified(table, change, work, receipt.files_removed, paths),
         finished_at=utc_text(time.time()),
         files_added=tuple(ChangedFile(path, file.num_rows, file.num_bytes) for path, file in added),
     )
+
+
+def _verified(
+    table: ChangeableTable,
+    change: Change,
+    work: Work,
+    removed: Sequence[ChangedFile],
+    new_paths: Sequence[str],
+) -> Verification:
+    """Read the new files, and compare them with what the change should have done."""
+    problems: list[str] = []
+    num_rows = num_found = 0
+    try:
+        present = {file.fragment.path for file in table.snapshot.fragments}
+        left = [file.path for file in removed if file.path in present.difference(new_paths)]
+        problems += [f"{path} is still one of the table's files" for path in left[:1]]
+        gone = [path for path in new_paths if path not in present]
+        problems += [f"{path} is not one of the table's files" for path in gone[:1]]
+        # All files are read by one scan, because each scan looks at every file of the table.
+        opened = table.opened.restricted(present.intersection(new_paths))
+        scan = plan_scan(opened, work.test.columns, (None,), use_scalar_index=False)
+        for batch in scan.to_batches():
+            num_rows += batch.num_rows
+            num_found += work.test.count(pa.Table.from_batches([batch]))
+    except SourceError as error:
+        # The change is committed, whatever other programs do to its files now.
+        problems.append(f"the new files cannot be read: {error}")
+    num_rows_before = sum(file.num_rows for file in removed)
+    expected_rows = num_rows_before - work.num_deleted + work.num_inserted
+    expected_found = work.num_updated + work.num_inserted if change.operation == "upsert" else 0
+    if num_rows != expected_rows:
+        problems.append(f"the new files hold {num_rows:,} rows, and not {expected_rows:,}")
+    if num_found != expected_found:
+        problems.append(f"{num_found:,} of these rows hold a key, and not {expected_found:,}")
+    return Verification(not problems, num_rows, num_found, "; ".join(problems))
 
 
 def _plan_work(opened: OpenedDataset, table: ChangeableTable, change: Change) -> Work:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.progress import ProgressOption
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.changes.key_test import RowTest
@@ -56,6 +57,11 @@ class Change:
         The columns of the rows that replace values. Empty if rows with known keys stay.
     inserts : bool
         Whether rows with new keys are inserted.
+    is_plan : bool
+        Whether nothing is to be changed.
+    summary : mapping of str to str
+        What the user writes into the commit.
+    progress : bool or callable
     """
 
     operation: Literal["erase", "upsert"]
@@ -65,6 +71,9 @@ class Change:
     rows: pa.Table | None = None
     updated_columns: tuple[str, ...] = ()
     inserts: bool = True
+    is_plan: bool = False
+    summary: Mapping[str, str] = field(default_factory=dict)
+    progress: ProgressOption = None
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -21,6 +21,9 @@ from zonebloom.changes.tables import ChangeableTable
 from zonebloom.errors import CatalogError
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.storage.files import FILE_ERRORS
+
+if TYPE_CHECKING:
+    from zonebloom.changes.receipt import Receipt
 
 # The bytes of files are searched in pieces of this size.
 _PIECE_BYTES = 16 << 20
@@ -98,75 +101,31 @@ class Traces(Displayed):
 
 
 def find_traces(
-    opened: OpenedDataset,
-    table: ChangeableTable,
-    removed_paths: Iterable[str],
-    known_paths: Iterable[str],
-    test: RowTest | None,
-    *,
-    is_thorough: bool,
+    table: ChangeableTable, receipt: Receipt, test: RowTest | None, *, is_thorough: bool
 ) -> Traces:
-    """Return what still holds some keys.
+    """Return what still holds the keys of a receipt.
 
-    Parameters
-    ----------
-    opened : OpenedDataset
-        The newest version of the table.
-    table : ChangeableTable
-    removed_paths : iterable of str
-        Files that the change replaced.
-    known_paths : iterable of str
-        Those of them that no new file has the path of, and other files that held a key.
-    test : RowTest or None
-        If given, the files that only older versions have, or none, are searched for the keys.
-    is_thorough : bool
-        Whether to search the files of the newest version as well, and all files that are no data
-        for the bytes of texts.
+    With a test, the files that only older versions have, or none, are searched for the keys. A
+    thorough search also reads the files of the newest version, and all others for bytes of texts.
     """
-    stored = _stored_files(opened.source.filesystem, opened.source.root)
+    filesystem, root = table.opened.source.filesystem, table.opened.source.root
+    removed = {file.path for file in receipt.files_removed}
+    # A file of a folder has the same path before and after.
+    known = removed.difference(file.path for file in receipt.files_added)
+    if receipt.traces is not None:
+        known |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
+    stored = _stored_files(filesystem, root)
     history = table.read_history()
     held_by = table.retained_files(history)
-    known = set(known_paths)
-    found = _file_traces(opened, stored | set(held_by), held_by, known, test, is_thorough)
-    holding = known | {trace.path for trace in found}
-    found += [
-        Trace("log", path, (), "it has statistics of such a file")
-        for path in table.logs_of(history, holding)
-    ]
-    found += _index_traces(opened, holding | set(removed_paths))
-    needles = [text.encode() for text in test.texts()] if test and is_thorough else []
-    if needles:
-        # The values of data files were compared. A key may be part of another value.
-        others = {path for path in stored if not _is_data(path, opened.source.root)}
-        seen = {trace.path for trace in found}
-        found += _byte_traces(opened, table, others, seen, needles)
-    kinds = {trace.kind for trace in found}
-    calls = table.purge_calls() if kinds & {"file", "log"} else ()
-    if "index" in kinds:
-        calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")
-    return Traces(tuple(found), calls, test is not None and is_thorough)
-
-
-def _file_traces(
-    opened: OpenedDataset,
-    paths: Collection[str],
-    held_by: Mapping[str, tuple[str, ...]],
-    known: Collection[str],
-    test: RowTest | None,
-    is_thorough: bool,
-) -> list[Trace]:
-    """Return the data files that hold a key."""
-    filesystem, root = opened.source.filesystem, opened.source.root
-    current = {file.fragment.path for file in opened.look().fragments}
+    current = {file.fragment.path for file in table.snapshot.fragments}
+    data_files = {path for path in stored if _is_data(path, root)}
 
     def trace(path: str) -> Trace | None:
-        if path not in paths and filesystem.get_file_info(path).type != pafs.FileType.File:
+        if path not in stored and filesystem.get_file_info(path).type != pafs.FileType.File:
             return None
-        reason = "it held a key"
-        if test is not None:
-            reason = _reason_in_file(filesystem, path, test)
-            if not reason:
-                return None
+        reason = "it held a key" if test is None else _reason_in_file(filesystem, path, test)
+        if not reason:
+            return None
         if path in current:
             reason += "; it is part of the newest version, so erase again"
         elif path not in held_by:
@@ -175,10 +134,24 @@ def _file_traces(
 
     searched = set(known)
     if test is not None:
-        data_files = {path for path in paths if path in held_by or _is_data(path, root)}
-        searched |= data_files | current if is_thorough else data_files - current
-    with thread_pool(opened.source.store.num_threads) as pool:
-        return [found for found in pool.map(trace, sorted(searched)) if found is not None]
+        all_files = data_files | current | set(held_by)
+        searched |= all_files if is_thorough else all_files - current
+    with thread_pool(table.opened.source.store.num_threads) as pool:
+        found = [part for part in pool.map(trace, sorted(searched)) if part is not None]
+    holding = known | {part.path for part in found}
+    logs = table.logs_of(history, holding)
+    found += [Trace("log", path, (), "it has statistics of such a file") for path in logs]
+    found += _index_traces(table.opened, holding | removed)
+    needles = [text.encode() for text in test.texts()] if test and is_thorough else []
+    if needles:
+        # The values of data files were compared. A key may be part of another value.
+        seen = {part.path for part in found}
+        found += _byte_traces(table, stored - data_files, seen, needles)
+    kinds = {part.kind for part in found}
+    calls = table.purge_calls() if kinds & {"file", "log"} else ()
+    if "index" in kinds:
+        calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")
+    return Traces(tuple(found), calls, test is not None and is_thorough)
 
 
 def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: RowTest) -> str:
@@ -199,24 +172,20 @@ def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: RowTest) -> st
 
 
 def _byte_traces(
-    opened: OpenedDataset,
-    table: ChangeableTable,
-    stored: Collection[str],
-    seen: Collection[str],
-    needles: Sequence[bytes],
+    table: ChangeableTable, stored: set[str], seen: set[str], needles: Sequence[bytes]
 ) -> list[Trace]:
     """Return the other files of the table and of the index that have the bytes of a key."""
-    catalog = opened.catalog
+    catalog = table.opened.catalog
     index_files = _stored_files(catalog.filesystem, catalog.folder)
     traces: list[Trace] = []
-    for path in sorted({*stored, *index_files}.difference(seen)):
+    for path in sorted((stored | index_files) - seen):
         kind = "index" if path in index_files else "log"
-        filesystem = catalog.filesystem if kind == "index" else opened.source.filesystem
+        source = catalog if kind == "index" else table.opened.source
         # A segment is traced as a whole.
         if posixpath.dirname(path) in seen:
             continue
         try:
-            contents = _pieces(filesystem, path, max(map(len, needles)))
+            contents = _pieces(source.filesystem, path, max(map(len, needles)))
             if kind == "log":
                 contents = chain(contents, table.decoded(path))
             has_key = any(needle in content for content in contents for needle in needles)
@@ -259,7 +228,9 @@ def _is_data(path: str, root: str) -> bool:
 def _index_traces(opened: OpenedDataset, paths: Iterable[str]) -> list[Trace]:
     """Return the segments of the index that were built over files that held a key."""
     catalog = opened.catalog
-    keys = {_key_of(opened, path) for path in paths}
+    source = opened.source
+    has_paths_as_keys = source.path_of("x") == "x"
+    keys = {path if has_paths_as_keys else path.removeprefix(f"{source.root}/") for path in paths}
     segments: dict[str, set[int]] = {}
     ids: set[int] = set()
     unknown: list[Trace] = []
@@ -291,9 +262,3 @@ def _index_traces(opened: OpenedDataset, paths: Iterable[str]) -> list[Trace]:
         if name not in segments or not segments[name].isdisjoint(ids)
     ]
     return [*unknown, *traces]
-
-
-def _key_of(opened: OpenedDataset, path: str) -> str:
-    root = f"{opened.source.root}/"
-    has_paths_as_keys = opened.source.path_of("x") == "x"
-    return path if has_paths_as_keys else path.removeprefix(root)

@@ -47,34 +47,24 @@ def erase(
     columns: str | Sequence[str] | None,
     keys: Any,
     filter: Any,
-    plan: bool,
-    commit_properties: Mapping[str, str] | None,
-    progress: ProgressOption,
+    **options: Any,
 ) -> Receipt:
-    """Delete rows; see `Dataset.erase`."""
-    has_keys = columns is not None and keys is not None
-    if has_keys == (filter is not None) or (columns is None) != (keys is None):
+    """Delete rows; see `Dataset.erase`. The options are those of `_checked_options`."""
+    if (columns is None) != (keys is None) or (columns is None) == (filter is None):
         raise InvalidArgument("give either columns and keys, or filter, to say what to erase")
-    if filter is not None:
-        change = Change("erase", filter=filter)
-    else:
-        assert columns is not None
-        names = _names(columns, "columns")
-        # The keys are needed several times.
-        given: Any = keys
-        if isinstance(given, pa.RecordBatchReader):
-            keys = given.read_all()
-        elif isinstance(given, Iterator):
-            keys = list(given)
-        change = Change("erase", names, keys)
-    receipt = _apply(dataset, changeable_table(dataset), change, plan, commit_properties, progress)
+    # The keys are needed several times.
+    if isinstance(keys, pa.RecordBatchReader):
+        keys = keys.read_all()
+    elif isinstance(keys, Iterator):
+        keys = list(keys)
+    names = () if columns is None else _names(columns, "columns")
+    change = Change("erase", names, keys, filter, **_checked_options(**options))
+    receipt = _apply(dataset, changeable_table(dataset), change)
     if not receipt.is_committed:
         return receipt
     table = newest_table(dataset)
-    removed = {file.path for file in receipt.files_removed}
-    known = removed - {file.path for file in receipt.files_added}
-    test = row_test(dataset.opened, change.columns, change.keys, filter)
-    traces = find_traces(dataset.opened, table, removed, known, test, is_thorough=False)
+    test = row_test(dataset.opened, names, keys, filter)
+    traces = find_traces(table, receipt, test, is_thorough=False)
     return replace(receipt, traces=traces)
 
 
@@ -85,11 +75,9 @@ def upsert(
     when_matched: str,
     when_not_matched: str,
     columns: Sequence[str] | None,
-    plan: bool,
-    commit_properties: Mapping[str, str] | None,
-    progress: ProgressOption,
+    **options: Any,
 ) -> Receipt:
-    """Update and insert rows; see `Dataset.upsert`."""
+    """Update and insert rows; see `Dataset.upsert`. The options are those of `_checked_options`."""
     names = _names(on, "on")
     table = newest_table(dataset)
     updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
@@ -113,8 +101,9 @@ def upsert(
                 name for name in updated if name not in names and updates == "update"
             ),
             inserts=inserts == "insert",
+            **_checked_options(**options),
         )
-        return _apply(dataset, table, change, plan, commit_properties, progress)
+        return _apply(dataset, table, change)
 
 
 def _names(columns: str | Sequence[str], parameter: str) -> tuple[str, ...]:
@@ -123,14 +112,10 @@ def _names(columns: str | Sequence[str], parameter: str) -> tuple[str, ...]:
     return tuple(arguments.require_name_list(columns, parameter))
 
 
-def _apply(
-    dataset: ChangedDataset,
-    table: ChangeableTable,
-    change: Change,
-    plan: bool,
-    commit_properties: Mapping[str, str] | None,
-    progress: ProgressOption,
-) -> Receipt:
+def _checked_options(
+    plan: bool, commit_properties: Mapping[str, str] | None, progress: ProgressOption
+) -> dict[str, Any]:
+    """Return the fields of a `Change` that options of users give."""
     arguments.require_bool(plan, "plan")
     require_progress(progress)
     summary = commit_properties or {}
@@ -138,9 +123,11 @@ def _apply(
         isinstance(item, str) for pair in summary.items() for item in pair
     ):
         raise arguments.invalid_value(commit_properties, "commit_properties", "give texts")
-    receipt = apply_change(
-        dataset, table, change, is_plan=plan, summary=dict(summary), progress=progress
-    )
+    return {"is_plan": plan, "summary": summary, "progress": progress}
+
+
+def _apply(dataset: ChangedDataset, table: ChangeableTable, change: Change) -> Receipt:
+    receipt = apply_change(dataset, table, change)
     if receipt.is_committed and dataset.opened.indices:
         try:
             dataset.opened, _ = refresh_indices(
@@ -149,7 +136,7 @@ def _apply(
                 retention=RETENTION,
                 repair=False,
                 spark=None,
-                progress=progress,
+                progress=change.progress,
             )
         except (ZoneBloomError, OSError) as error:
             # The change is committed, so its receipt must not be lost.
@@ -186,19 +173,14 @@ def check_receipt(
                 if receipt.columns
                 else "this is not the filter of the receipt; give the same filter"
             )
-    removed = {file.path for file in receipt.files_removed}
-    # A file of a folder has the same path before and after.
-    known = removed - {file.path for file in receipt.files_added}
-    if receipt.traces is not None:
-        known |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
-    traces = find_traces(dataset.opened, table, removed, known, test, is_thorough=True)
+    traces = find_traces(table, receipt, test, is_thorough=True)
     if not purge or not traces.found:
         return traces
     retry_after_conflicts(table.location, lambda number: table.purge())
     if any(trace.kind == "index" for trace in traces.found):
         _rebuild_indices(dataset.opened)
     load_newest(dataset, table)
-    return find_traces(dataset.opened, table, removed, known, test, is_thorough=True)
+    return find_traces(table, receipt, test, is_thorough=True)
 
 
 def _rebuild_indices(opened: OpenedDataset) -> None:

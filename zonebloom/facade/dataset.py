@@ -749,7 +749,15 @@ class Dataset(pads.UnionDataset, Displayed):
         from zonebloom.facade.changing import erase
 
         require_no_filter(self, "erase")
-        return erase(self, columns, keys, filter, plan, commit_properties, progress)
+        return erase(
+            self,
+            columns,
+            keys,
+            filter,
+            plan=plan,
+            commit_properties=commit_properties,
+            progress=progress,
+        )
 
     def upsert(
         self,
@@ -811,9 +819,9 @@ class Dataset(pads.UnionDataset, Displayed):
             when_matched,
             when_not_matched,
             columns,
-            plan,
-            commit_properties,
-            progress,
+            plan=plan,
+            commit_properties=commit_properties,
+            progress=progress,
         )
 
     def check_receipt(
