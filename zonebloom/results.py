@@ -15,8 +15,7 @@ from zonebloom.base.display import DisplayedList as Rows
 from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
 from zonebloom.catalog.vacuum import Vacuumed
-from zonebloom.changes.receipt import ChangedFile, KeyDigest, Receipt, Verification
-from zonebloom.changes.traces import Trace, Traces
+from zonebloom.changes.receipt import ChangedFile, KeyDigest, Receipt, Trace, Traces, Verification
 from zonebloom.facade.fragments import CandidateFragment
 from zonebloom.facade.optimizer import DatasetOptimizer
 from zonebloom.index.describe import EmbeddedDescription, IndexDescription

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from types import UnionType
-from typing import Any, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from zonebloom.base.display import Displayed, styled_html, table_html, title_html
+from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.text import bytes_text, count_text, table_text, time_text
 from zonebloom.base.version import __version__
-from zonebloom.changes.traces import Trace, Traces
 from zonebloom.errors import InvalidArgument
 
 RECEIPT_FORMAT = 1
@@ -101,6 +100,75 @@ class Verification:
     num_rows: int
     num_rows_with_keys: int
     problem: str = ""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Something that still holds erased keys, or may hold them.
+
+    Attributes
+    ----------
+    kind : {"file", "log", "index"}
+    path : str
+    versions : tuple of str
+        The versions of the table that still name it.
+    reason : str
+    """
+
+    kind: Literal["file", "log", "index"]
+    path: str
+    versions: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, repr=False)
+class Traces(Displayed):
+    """The places that still hold the keys of a receipt, or may hold them.
+
+    Attributes
+    ----------
+    found : tuple of Trace
+    calls : tuple of str
+        The calls that remove what was found. ``Receipt.check(ds, keys, purge=True)`` makes them.
+    is_searched : bool
+        Whether the files of the table were searched for the keys. Otherwise only the files and
+        segments that the receipt names were looked for.
+    """
+
+    found: tuple[Trace, ...]
+    calls: tuple[str, ...] = ()
+    is_searched: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    @property
+    def verdict(self) -> str:
+        """The result of the search in a sentence."""
+        if self.found:
+            return f"{count_text(len(self.found), 'place')} may still hold these keys:"
+        if self.is_searched:
+            return "Nothing holds these keys."
+        return "Nothing that the receipt names is left. Give the keys or the filter to search all."
+
+    def _cells(self) -> list[list[object]]:
+        return [
+            [trace.kind, trace.path, ", ".join(trace.versions), trace.reason]
+            for trace in self.found
+        ]
+
+    def __str__(self) -> str:
+        lines = [self.verdict]
+        if self.found:
+            lines.append(table_text(["kind", "path", "versions", "why"], self._cells()))
+        if self.calls:
+            lines += ["These calls remove them, and older versions with them:", *self.calls]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        headers = ["kind", "path", "versions", "why"]
+        table = table_html(headers, self._cells()) if self.found else ""
+        return styled_html(title_html(self.verdict), table, list_html(self.calls))
 
 
 @dataclass(frozen=True, repr=False)

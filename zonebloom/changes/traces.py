@@ -4,100 +4,26 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
-from zonebloom.base.text import count_text, table_text
+from zonebloom.base.text import count_text
 from zonebloom.base.threads import thread_pool
 from zonebloom.catalog.names import SEGMENTS
 from zonebloom.changes.key_test import RowTest
+from zonebloom.changes.receipt import Receipt, Trace, Traces
 from zonebloom.changes.tables import ChangeableTable
 from zonebloom.errors import CatalogError
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.storage.files import FILE_ERRORS
 
-if TYPE_CHECKING:
-    from zonebloom.changes.receipt import Receipt
-
 # The bytes of files are searched in pieces of this size.
 _PIECE_BYTES = 16 << 20
 # The folder of a Delta table's change data feed holds rows.
 _CHANGE_DATA = "_change_data"
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Something that still holds erased keys, or may hold them.
-
-    Attributes
-    ----------
-    kind : {"file", "log", "index"}
-    path : str
-    versions : tuple of str
-        The versions of the table that still name it.
-    reason : str
-    """
-
-    kind: Literal["file", "log", "index"]
-    path: str
-    versions: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, repr=False)
-class Traces(Displayed):
-    """The places that still hold the keys of a receipt, or may hold them.
-
-    Attributes
-    ----------
-    found : tuple of Trace
-    calls : tuple of str
-        The calls that remove what was found. ``Receipt.check(ds, keys, purge=True)`` makes them.
-    is_searched : bool
-        Whether the files of the table were searched for the keys. Otherwise only the files and
-        segments that the receipt names were looked for.
-    """
-
-    found: tuple[Trace, ...]
-    calls: tuple[str, ...] = ()
-    is_searched: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.found)
-
-    @property
-    def verdict(self) -> str:
-        """The result of the search in a sentence."""
-        if self.found:
-            return f"{count_text(len(self.found), 'place')} may still hold these keys:"
-        if self.is_searched:
-            return "Nothing holds these keys."
-        return "Nothing that the receipt names is left. Give the keys or the filter to search all."
-
-    def _cells(self) -> list[list[object]]:
-        return [
-            [trace.kind, trace.path, ", ".join(trace.versions), trace.reason]
-            for trace in self.found
-        ]
-
-    def __str__(self) -> str:
-        lines = [self.verdict]
-        if self.found:
-            lines.append(table_text(["kind", "path", "versions", "why"], self._cells()))
-        if self.calls:
-            lines += ["These calls remove them, and older versions with them:", *self.calls]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        headers = ["kind", "path", "versions", "why"]
-        table = table_html(headers, self._cells()) if self.found else ""
-        return styled_html(title_html(self.verdict), table, list_html(self.calls))
 
 
 def find_traces(

@@ -27,8 +27,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.sources.given_files import open_batches
 
 if TYPE_CHECKING:
-    from zonebloom.changes.receipt import Receipt
-    from zonebloom.changes.traces import Traces
+    from zonebloom.changes.receipt import Receipt, Traces
     from zonebloom.facade.dataset import Dataset
 
 _change_options = combine_options(

@@ -29,7 +29,7 @@ from zonebloom.base.text import (
 from zonebloom.storage.paths import key_below
 
 if TYPE_CHECKING:
-    from zonebloom.changes.traces import Traces
+    from zonebloom.changes.receipt import Traces
     from zonebloom.cli.demo import DemoLookupResult
     from zonebloom.scan.explain import ScanPlan
     from zonebloom.scan.plan import ScanStats

@@ -20,9 +20,9 @@ from zonebloom.changes.batch import checked_rows
 from zonebloom.changes.folder import FolderChanges
 from zonebloom.changes.key_test import row_test
 from zonebloom.changes.places import Change
-from zonebloom.changes.receipt import Receipt
+from zonebloom.changes.receipt import Receipt, Traces
 from zonebloom.changes.tables import ChangeableTable, retry_after_conflicts
-from zonebloom.changes.traces import Traces, find_traces
+from zonebloom.changes.traces import find_traces
 from zonebloom.errors import (
     ChangeRefused,
     InvalidArgument,

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from zonebloom.building.adopt import Adopted
     from zonebloom.building.request import IndexConfig
     from zonebloom.catalog.vacuum import Vacuumed
-    from zonebloom.changes.receipt import Receipt
-    from zonebloom.changes.traces import Traces
+    from zonebloom.changes.receipt import Receipt, Traces
     from zonebloom.facade.fragments import ReadOptions, ScanOptions
     from zonebloom.facade.optimizer import DatasetOptimizer
     from zonebloom.facade.pickled import FileLister, PickledDataset
