@@ -119,3 +119,16 @@ def test_files_that_another_program_vacuumed_are_not_found(tmp_path):
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     for keys in (None, [1]):
         assert "file" not in {trace.kind for trace in receipt.check(ds, keys).found}
+
+
+def test_values_of_partitions_are_compared_when_files_are_searched(tmp_path):
+    rows = pa.table({"id": [1, 1, 2], "day": ["a", "b", "a"]})
+    pq.write_to_dataset(rows, tmp_path / "x", partition_cols=["day"])
+    ds = zb.dataset(tmp_path / "x")
+    keys = {"id": [1], "day": ["a"]}
+    by_keys, by_filter = ds.erase(["id", "day"], keys), ds.erase(filter="day = 'b'")
+    assert by_keys.num_deleted == by_filter.num_deleted == 1
+    assert not by_keys.check(ds, keys).found and not by_filter.check(ds, filter="day = 'b'").found
+    write(tmp_path / "x" / "day=a" / "again.parquet", [1])
+    [trace] = by_keys.check(ds, keys).found
+    assert "erase again" in trace.reason

@@ -18,6 +18,7 @@ from zonebloom.changes.receipt import Receipt, Trace, Traces
 from zonebloom.changes.tables import ChangeableTable
 from zonebloom.errors import CatalogError
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import FILE_ERRORS
 
 # The bytes of files are searched in pieces of this size.
@@ -43,13 +44,16 @@ def find_traces(
     stored = _stored_files(filesystem, root)
     history = table.read_history()
     held_by = table.retained_files(history)
-    current = {file.fragment.path for file in table.snapshot.fragments}
+    fragments = {file.fragment.path: file.fragment for file in table.snapshot.fragments}
+    current = set(fragments)
     data_files = {path for path in stored if _is_data(path, root)}
 
     def trace(path: str) -> Trace | None:
         if path not in stored and filesystem.get_file_info(path).type != pafs.FileType.File:
             return None
-        reason = "it held a key" if test is None else _reason_in_file(filesystem, path, test)
+        reason = "it held a key"
+        if test is not None:
+            reason = _reason_in_file(table.opened.source, path, fragments.get(path), test)
         if not reason:
             return None
         if path in current:
@@ -80,16 +84,25 @@ def find_traces(
     return Traces(tuple(found), calls, test is not None and is_thorough)
 
 
-def _reason_in_file(filesystem: pafs.FileSystem, path: str, test: RowTest) -> str:
+def _reason_in_file(source: Source, path: str, fragment: Fragment | None, test: RowTest) -> str:
     """Return why a file holds a key, or may hold one. Return an empty text if it holds none."""
+    constants = {} if fragment is None else source.constants(fragment)
     try:
-        with filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
-            # Its path may give a column, or the column may have had another name.
-            stored = test.within(file.schema_arrow.names)
-            if stored is None:
+        with source.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+            names = file.schema_arrow.names
+            # The column may have had another name, or an old file's path may give it.
+            known = test.within([*names, *constants])
+            if known is None:
                 return f"it may hold a key, because it has no column {test.columns[0]!r}"
-            batches = file.iter_batches(columns=stored.columns)
-            count = sum(stored.count(pa.Table.from_batches([batch])) for batch in batches)
+            count = 0
+            for batch in file.iter_batches(
+                columns=[name for name in known.columns if name in names] or names[:1]
+            ):
+                rows = pa.Table.from_batches([batch])
+                for name in set(known.columns).difference(names):
+                    value = pa.scalar(constants[name], source.schema.field(name).type)
+                    rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+                count += known.count(rows)
     except FileNotFoundError:
         return ""
     except (*FILE_ERRORS, TypeError) as error:
