@@ -166,6 +166,8 @@ class FolderChanges(ChangeableTable):
             is_changed |= {file.path for file in files.fragments} != self._identities.keys()
         if is_changed:
             raise CommitRefused(f"another program changed files of {self.location}")
+        paths = [fragment.path for fragment in removed] + [file.path for file in written]
+        self._delete_leftovers(set(map(posixpath.dirname, paths)))
         # A row that moves to a new file leaves its old one first: after an interruption in between,
         # the same call inserts it again, and could not tell that a second row is the same one.
         kept = [file.replaced.path for file in written if file.replaced is not None]
@@ -176,8 +178,6 @@ class FolderChanges(ChangeableTable):
                 for path in {self._source.store.resolve(fragment.path), fragment.path}:
                     self._filesystem.delete_file(path)
         published += [self._publish(file) for file in written if file.replaced is None]
-        paths = [fragment.path for fragment in removed] + [file.path for file in written]
-        self._delete_leftovers(set(map(posixpath.dirname, paths)))
         return published
 
     def _publish(self, file: WrittenFile) -> str:
