@@ -277,6 +277,44 @@ def test_several_key_options_find_the_rows_with_these_keys(run, tmp_path, key, h
     assert json.loads(limited)["rows"] == [{"b": row["b"]} for row in expected[:3]]
 
 
+def test_an_index_of_another_use_gets_its_own_name(run, data):
+    build = ("build", str(data), "--column=id")
+    for options, name, is_replaced in (
+        ([], "id_idx", False),
+        (["--type=ZONEMAP"], "id_zonemap_idx", False),
+        (["--type=ZONEMAP"], "id_zonemap_idx", True),
+        (["--type=HASH"], "id_idx", True),
+    ):
+        code, out, err = run(*build, *options)
+        assert (code, out.splitlines()[1].split()[0]) == (0, name)
+        assert (f"; replaced {name}" in err) == is_replaced
+    indices = json.loads(run("stats", str(data), "--output=json")[1])["indices"]
+    kinds = {index["name"]: index["index_type"] for index in indices}
+    assert kinds == {"id_idx": "HASH", "id_zonemap_idx": "ZONEMAP"}
+
+
+def test_messages_name_commands(run, indexed):
+    write_file(indexed, 3)
+    table = pq.read_table(indexed / "3.parquet")
+    pq.write_table(table.append_column("more", table["id"]), indexed / "3.parquet")
+    assert "run zonebloom refresh PATH to index it" in run("lookup", str(indexed), "id = 42")[2]
+    assert "; give --schema union for all columns" in run("refresh", str(indexed))[2]
+    pq.write_table(table.set_column(0, "id", table["id"].cast(pa.string())), indexed / "0.parquet")
+    err = run("refresh", str(indexed))[2]
+    assert "rebuild it with zonebloom build PATH --column 'id' --name 'id_idx'" in err
+    assert "run zonebloom drop PATH --name 'id_idx'" in err
+
+
+@pytest.mark.parametrize("column", [None, "id"])
+def test_keys_come_from_parquet(run, indexed, tmp_path, column):
+    keys = pa.table({"id": pa.array([42, -1, 43], pa.int32()), "other": ["a", "b", "c"]})
+    pq.write_table(keys.select(["id", "other"][:: -1 if column else 1]), tmp_path / "keys")
+    options = [] if column is None else [f"--column={column}"]
+    lookup = ["lookup", str(indexed), f"--keys={tmp_path / 'keys'}", "--output=json"]
+    code, out, _ = run(*lookup, *options)
+    assert (code, [row["id"] for row in json.loads(out)["rows"]]) == (0, [42, 43])
+
+
 @pytest.mark.parametrize("arrow_type", [pa.binary(16), pa.uuid(), pa.string()], ids=str)
 def test_uuids_are_keys_whatever_stores_them(run, tmp_path, arrow_type):
     ids = [uuid.UUID(int=number << 64 | 1) for number in range(3)]

@@ -16,7 +16,7 @@ from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument, UnsupportedType
 from zonebloom.index.base_kind import IndexKind
 from zonebloom.index.global_filter import GlobalFilterSize
-from zonebloom.index.kinds import index_kind
+from zonebloom.index.kinds import index_kind, is_known_kind
 from zonebloom.index.row_keys.rules import (
     VALUES,
     ElementRule,
@@ -188,7 +188,7 @@ class IndexRequest:
             rule, columns = self._rule_and_columns(target, opened)
             name = self.name
             if name is None:
-                name = f"{default_name(rule, [column.name for column in columns])}_idx"
+                name = self._default_name(default_name(rule, [c.name for c in columns]), opened)
             specs.append(
                 IndexSpec(
                     self._checked_name(name, opened),
@@ -202,6 +202,15 @@ class IndexRequest:
                 )
             )
         return specs
+
+    def _default_name(self, stem: str, opened: OpenedDataset) -> str:
+        """Return a name that is not that of an index which answers other questions."""
+        other = opened.version.indices.get(f"{stem}_idx")
+        if other is None or not is_known_kind(other.kind):
+            return f"{stem}_idx"
+        if index_kind(other.kind).takes_values != self.kind.takes_values:
+            stem = f"{stem}_{self.kind.name.lower()}"
+        return f"{stem}_idx"
 
     def _rule_and_columns(
         self, target: str | tuple[str, ...], opened: OpenedDataset

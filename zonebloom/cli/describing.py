@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
     """List the files at PATH, and the indices that cover each.
 
-    The number of rows is known for files that an index covers. As JSON: path, num_files, files
-    (path, bytes, rows, indices).
+    The number of rows is known for files that an index covers. As JSON: path, num_files (before
+    --limit), files (path, bytes, rows, indices).
     """
     ids_by_index = {
         name: entry.fragment_ids for name, entry in source.opened.version.indices.items()
@@ -171,8 +171,9 @@ def advise_command(
     """Judge from a sample which columns are worth an index.
 
     The command also names the kind of index, and says if the pages of the files are too large for
-    lookups. As JSON: path, num_rows, num_zones, sampled_zones, columns (figures, verdict, why,
-    index_type and options of each), commands, page_sizes, read (bytes, seconds).
+    lookups. As JSON: path, num_rows and num_zones (of the dataset), sampled_zones (that were
+    read), columns (figures, verdict, why, index_type and options of each), commands, page_sizes,
+    read (bytes, seconds).
     """
     from zonebloom.advise.advise import advise
     from zonebloom.advise.judge import text_cells

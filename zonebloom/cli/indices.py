@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 @dataset_command
 @columns_options(required=True, purpose="Columns to index.")
 @spark_option
-@click.option("--name", help="Name of the index; COLUMN_idx by default.")
+@click.option(
+    "--name",
+    help="Name of the index; COLUMN_idx by default, or COLUMN_KIND_idx beside an index of that "
+    "name that answers other questions. An index of the same name is replaced.",
+)
 @click.option(
     "--type",
     "index_type",
@@ -63,7 +67,7 @@ def build_command(
     """Index columns of the dataset at PATH.
 
     "tags[]" are the elements of a list, "events[].id" a field of the structs in it, and "attrs[]"
-    the entries of a map. As JSON: path, engine, seconds, indices.
+    the entries of a map. As JSON: path, engine, seconds, indices (those that were built).
     """
     before = dict(ds.opened.version.indices)
     run = EngineRun.measure(
@@ -80,10 +84,11 @@ def build_command(
     indices = [
         index for index in ds.describe_indices() if after[index.name] != before.get(index.name)
     ]
+    replaced = ", ".join(f"replaced {index.name}" for index in indices if index.name in before)
     return CommandAnswer(
         run.document(ds, indices),
         text.indices_text(indices, width=terminal_width()),
-        summary=f"built {run.location} in {run.seconds:.1f} s",
+        summary=f"built {run.location} in {run.seconds:.1f} s" + (replaced and f"; {replaced}"),
     )
 
 
@@ -106,8 +111,11 @@ def refresh_command(
 
     The command first reads the whole indices, and builds damaged ones again with the same
     parameters. An index whose column was dropped or has another type stays as it is; a warning
-    says what to do, and the command exits with 1. As JSON: path, engine, seconds, indices.
+    says what to do, and the command exits with 1. As JSON: path, engine, seconds, indices
+    (with the files added and dropped, and the segments that each now has).
     """
+    from zonebloom.building.builder import REFRESHED_HEADERS, refreshed_cells
+
     _require_indices(ds, accept_damage=True)
     run = EngineRun.measure(
         lambda session: ds.optimize.optimize_indices(
@@ -115,12 +123,10 @@ def refresh_command(
         ),
         uses_spark=uses_spark,
     )
-    headers = ["index", "files added", "files dropped", "tables"]
-    fields = ("name", "fragments_added", "fragments_dropped", "num_segments")
-    rows = [[getattr(index, field) for field in fields] for index in run.result]
+    rows = list(map(refreshed_cells, run.result))
     return CommandAnswer(
         run.document(ds, run.result),
-        text.fitted_table(headers, rows, terminal_width()),
+        text.fitted_table(REFRESHED_HEADERS, rows, terminal_width()),
         summary=f"refreshed in {run.seconds:.1f} s",
         notes=[
             f"index {index.name} was damaged and is built anew: {index.damage}"
@@ -156,7 +162,8 @@ def adopt_command(ds: Dataset) -> CommandAnswer:
     """Use the index that was copied or moved to PATH with its files.
 
     Files are recognised by size and footer. For files over 1 MiB, or in a store, the command reads
-    the indexed columns to prove that the index is valid. As JSON: path, num_files, left.
+    the indexed columns to prove that the index is valid. As JSON: path, num_files (that the index
+    now covers in addition), left (the paths of the others).
     """
     adopted = ds.adopt_index()
     return CommandAnswer(
@@ -188,8 +195,8 @@ def validate_command(ds: Dataset, names: tuple[str, ...], sample: Any) -> Comman
     The command reads the whole indices, and some zones of the files. An index is sound, stale
     (files that it covers have changed or are gone; scans read those whole), damaged, or unusable
     (its column was dropped or has another type). Exits with 1 if an index is damaged or unusable,
-    or if there is none. As JSON: path, indices (name, state, zones, zones_read, changed, gone,
-    damage).
+    or if there is none. As JSON: path, indices (name, state, zones that it has, zones_read of
+    them with the rows, changed and gone files, damage).
     """
     _require_indices(ds)
     names = names or tuple(index.name for index in ds.describe_indices())
@@ -272,7 +279,7 @@ def vacuum_command(ds: Dataset, older_than: timedelta) -> CommandAnswer:
 
     Files that are not part of the index are left alone, and listed.
 
-    As JSON: path, num_versions, num_segments, num_bytes, foreign.
+    As JSON: path, num_versions, num_segments and num_bytes (that were deleted), foreign (paths).
     """
     vacuumed = ds.vacuum(older_than)
     versions = count_text(vacuumed.num_versions, "version")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from zonebloom.base.arrays import array_of
 from zonebloom.cli.options import combine_options, single_value, split_names
 from zonebloom.errors import InvalidArgument
-from zonebloom.sources.given_files import read_columns
+from zonebloom.sources.given_files import is_parquet, parquet_columns, read_columns
 from zonebloom.values.normal_types import decoded_type
 
 if TYPE_CHECKING:
@@ -101,21 +101,23 @@ def parse_keys(key_texts: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def read_keys(file: IO[bytes], column: str | None) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """Return the keys in a file as text, by the name of their column."""
+    """Return the keys in a file by the name of their column. Those of a CSV file are text."""
+    data = pa.py_buffer(file.read())
+    if is_parquet(data):
+        return parquet_columns(file, data, None if column is None else [column])
     if column is not None:
-        lines = [line for line in file.read().splitlines() if line]
+        lines = [line for line in data.to_pybytes().splitlines() if line]
         return {column: array_of(lines, pa.string())}
     from pyarrow import csv
 
-    data = pa.py_buffer(file.read())
     try:
         name = csv.open_csv(pa.BufferReader(data)).schema.names[0]
         as_text = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
         return {name: csv.read_csv(pa.BufferReader(data), convert_options=as_text).column(0)}
     except pa.ArrowException as error:
         raise InvalidArgument(
-            f"cannot read {file.name}: {error}; give a CSV file whose first line names its "
-            "columns, or a key on each line and --column"
+            f"cannot read {file.name}: {error}; give a Parquet file, a CSV file whose first "
+            "line names its columns, or a key on each line and --column"
         ) from None
 
 

@@ -35,7 +35,8 @@ def locate_command(source: OpenedSource, **options: Any) -> CommandAnswer:
 
     There is one row for each row that holds a key: the key, its file as _file, its row number in
     the file as _pos, and the values of the file's partition as _partition. Exits with 3 if nothing
-    is printed. As JSON: columns, num_keys, num_found, num_rows, rows (one object each), seconds.
+    is printed. As JSON: columns, num_keys (that were given), num_found (of them), num_rows (of
+    the rows below), rows (one object each), seconds.
     """
     return _answer(source, _key_rows, **options)
 
@@ -47,8 +48,8 @@ def files_command(source: OpenedSource, **options: Any) -> CommandAnswer:
     """Print the files at PATH that hold one of the keys.
 
     There is one row for each file, with the number of distinct keys and of rows with them. Exits
-    with 3 if nothing is printed. As JSON: columns, num_keys, num_found, num_rows, rows (one object
-    each), seconds.
+    with 3 if nothing is printed. As JSON: columns, num_keys (that were given), num_found (of
+    them), num_rows (of the files below), rows (one object each), seconds.
     """
     return _answer(source, _file_rows, **options)
 

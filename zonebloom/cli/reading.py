@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 )
 @key_option("Find rows by a key instead of FILTER.")
 @keys_file_option(
-    "Find rows by the keys in the first column of a CSV file or of stdin. Its name is the "
-    "column to search."
+    "Find rows by the keys in the first column of a CSV or Parquet file, or of stdin. Its name is "
+    "the column to search."
 )
 @click.option(
     "--column",
     metavar="NAME",
     multiple=True,
     help="One of the columns to print; may be repeated. With --keys it is the column to search, "
-    "and each line of the file is a key.",
+    "and each line of a text file is a key.",
 )
 def lookup_command(
     source: OpenedSource,
@@ -71,9 +71,9 @@ def lookup_command(
     """Print the rows at PATH that match FILTER, or that hold a key.
 
     FILTER is a SQL condition. The amount of data read is printed on stderr. Exits with 3 if no row
-    matches. As JSON: filter, num_rows, rows (one object each), indices (zones kept of all), read
-    (bytes, seconds). For keys: column (or columns, for a composite key), num_keys, num_rows, rows,
-    seconds.
+    matches. As JSON: filter, num_rows (of the rows below), rows (one object each), indices (zones
+    kept of all), read (bytes, seconds, rows_found before --limit). For keys: column (or columns,
+    for a composite key), num_keys (that were given), num_rows, rows, seconds.
     """
     if [filter is not None, bool(key_texts), keys_file is not None].count(True) != 1:
         raise click.UsageError("give one of FILTER, --key and --keys")
@@ -181,7 +181,7 @@ def _look_up_keys(
 def head_command(source: OpenedSource, columns: list[str] | None, limit: int) -> CommandAnswer:
     """Print the first rows at PATH.
 
-    As JSON: path, num_rows, rows (one object each).
+    As JSON: path, num_rows (of the rows below), rows (one object each).
     """
     table = plan_scan(source.opened, columns, [None]).head(limit)
     return CommandAnswer({"path": source.title, "num_rows": table.num_rows, "rows": table}, table)
@@ -196,7 +196,7 @@ def head_command(source: OpenedSource, columns: list[str] | None, limit: int) ->
 def count_command(source: OpenedSource, filter: str | None) -> CommandAnswer:
     """Count the rows at PATH, or those that match FILTER.
 
-    As JSON: path, filter, num_rows.
+    As JSON: path, filter, num_rows (that match).
     """
     num_rows = (
         count_all_rows(source.opened)
@@ -220,8 +220,9 @@ def explain_command(
 ) -> CommandAnswer:
     """Explain what a lookup would read, and why.
 
-    As JSON: filter, columns, num_fragments, skipped, fragments (path, ranges or null for the whole
-    file, why), indices, unanswered; with --analyze also read.
+    As JSON: filter, columns, num_fragments (files of the dataset), skipped (how many of them are
+    not read), fragments that are read (path, ranges or null for the whole file, why), indices,
+    unanswered; with --analyze also read.
     """
     scanner = plan_scan(source.opened, columns, [filter])
     analysis = scanner.analyze_plan() if analyze else None

@@ -879,7 +879,8 @@ class Dataset(pads.UnionDataset, Displayed):
             ``number_of_items`` (1024) and ``probability`` (0.004). "ZONEMAP" takes
             ``number_of_items``.
         name : str, optional
-            ``<column>_idx`` by default; ``<column>_words_idx`` and the like for an index of tokens.
+            ``<column>_idx`` by default; ``<column>_words_idx`` and the like for an index of tokens,
+            and ``<column>_zonemap_idx`` and the like beside an index that answers other questions.
         replace : bool
             Whether to replace an existing index of that name.
         number_of_items : int, optional

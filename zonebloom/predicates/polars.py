@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.arguments import suggest_names
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, polars_expression
 from zonebloom.predicates.polars_expression import polars_text
@@ -31,6 +32,13 @@ def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[PolarsFilter, as
             f"a Polars {type(expr).__name__} is not a filter; write an expression such as "
             "pl.col('id') == 42, or pl.col('id').is_in(series)"
         )
+    for name in expr.meta.root_names():
+        # A name such as ^a.*$ stands for several columns.
+        if name not in schema.names and not name.startswith("^"):
+            known = suggest_names(name, schema.names, "the dataset has")
+            raise FilterError(
+                f"there is no column {name!r} for the Polars filter {polars_text(expr)}; {known}"
+            )
     root = _parse_tree(expr)
     return PolarsFilter(expr, _row_wise_columns(expr, root)), _predicate_from_tree(
         expr, root, schema

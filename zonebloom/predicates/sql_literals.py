@@ -23,7 +23,7 @@ from zonebloom.predicates import ast
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable
 from zonebloom.values.normal_types import decoded_type
 from zonebloom.values.time_zones import describe_time_zone_mismatch
-from zonebloom.values.types import SECONDS_PER_DAY, family
+from zonebloom.values.types import LIST_TYPES, SECONDS_PER_DAY, family
 
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _MAX_EXPONENT = 400
@@ -54,6 +54,7 @@ _LITERAL_ADVICE = {
     "time": "write TIME '12:30:00'",
     "duration": "write INTERVAL '90' SECOND",
     **dict.fromkeys(("integer", "float", "decimal"), _NUMBER_ADVICE),
+    "list": "write list_contains(column, value)",
     "": "write that part as a pyarrow.compute expression",
 }
 
@@ -101,9 +102,10 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
             raise _time_zone_error(column, literal)
         return literal
     if kind != target:
+        is_list = isinstance(decoded_type(column), LIST_TYPES)
         raise Unanswerable(
             f"a {_KIND_NAMES.get(kind, kind)} is compared with a column of type {column}",
-            _LITERAL_ADVICE[target],
+            _LITERAL_ADVICE["list" if is_list else target],
         )
     return literal
 

@@ -18,7 +18,7 @@ from zonebloom.predicates import ast
 from zonebloom.predicates.ast import Constant, Predicate, Unknown
 from zonebloom.predicates.text_requirements import like_tokens, require_like
 from zonebloom.values.literal import Literal, Unanswerable
-from zonebloom.values.types import family, has_nulls_outside_bitmap
+from zonebloom.values.types import LIST_TYPES, family, has_nulls_outside_bitmap
 
 SQL_OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 TEXT_REASON = "text patterns are not answered by hashes of values"
@@ -224,8 +224,11 @@ class SqlTranslator:
         if pattern.kind == "null" or (value.type is not None and pt.is_null(value.type)):
             return Constant(None)
         if value.type is not None and family(value.type) != "text":
+            is_list = isinstance(value.type, LIST_TYPES)
             self.fail(
-                f"LIKE takes strings, not a column of type {value.type}", PYARROW_ADVICE, node
+                f"LIKE takes strings, not a column of type {value.type}",
+                "write list_contains(column, value)" if is_list else PYARROW_ADVICE,
+                node,
             )
         if pattern.kind != "text":
             self.fail("LIKE takes a pattern in single quotes", "write LIKE 'a%'", node)

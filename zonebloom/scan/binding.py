@@ -21,6 +21,7 @@ from zonebloom.predicates.duckdb_engine import DuckDBExpression, result_types
 from zonebloom.predicates.evaluate import schema_without_views
 from zonebloom.scan.recheck import Columns, Projection, filter_text
 from zonebloom.values.columns import find_leaf_type, leaf_names
+from zonebloom.values.types import LIST_TYPES
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -155,8 +156,11 @@ class Binding:
         if unknown_names:
             return _unknown_field_text(unknown_names[0], self._schema)
         for name in sorted(row_filter_columns(expression) or ()):
-            if isinstance(self._schema.field(name).type, pa.UuidType):
+            type_ = self._schema.field(name).type
+            if isinstance(type_, pa.UuidType):
                 return f"PyArrow compares no UUIDs; write it in SQL: {name} = UUID '...'"
+            if isinstance(type_, LIST_TYPES):
+                return f"PyArrow compares no lists; write it in SQL: list_contains({name}, value)"
         first_line = str(error).strip().splitlines()[0]
         return f"{first_line}; cast the column, or give the literal as the column's type"
 

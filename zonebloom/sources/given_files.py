@@ -21,19 +21,33 @@ def read_columns(file: IO[bytes], names: Sequence[str]) -> dict[str, pa.ChunkedA
     Raise `InvalidArgument` if the file cannot be read, or lacks a column.
     """
     data = pa.py_buffer(file.read())
+    if is_parquet(data):
+        return parquet_columns(file, data, names)
     with _errors_of(file):
-        if data.slice(0, 4).to_pybytes() == _PARQUET_MAGIC:
-            import pyarrow.parquet as pq
+        from pyarrow import csv
 
-            _require_columns(file, names, pq.read_schema(pa.BufferReader(data)).names)
-            table = pq.read_table(pa.BufferReader(data), columns=list(names))
-        else:
-            from pyarrow import csv
+        _require_columns(file, names, csv.open_csv(pa.BufferReader(data)).schema.names)
+        options = _csv_options({name: pa.string() for name in names})
+        options.include_columns = list(names)
+        table = csv.read_csv(pa.BufferReader(data), convert_options=options)
+    return {name: table.column(name) for name in names}
 
-            _require_columns(file, names, csv.open_csv(pa.BufferReader(data)).schema.names)
-            options = _csv_options({name: pa.string() for name in names})
-            options.include_columns = list(names)
-            table = csv.read_csv(pa.BufferReader(data), convert_options=options)
+
+def is_parquet(data: pa.Buffer) -> bool:
+    return data.slice(0, len(_PARQUET_MAGIC)).to_pybytes() == _PARQUET_MAGIC
+
+
+def parquet_columns(
+    file: IO[bytes], data: pa.Buffer, names: Sequence[str] | None
+) -> dict[str, pa.ChunkedArray]:
+    """Return some columns of a Parquet file whose bytes were read, by default the first one."""
+    import pyarrow.parquet as pq
+
+    with _errors_of(file):
+        available = pq.read_schema(pa.BufferReader(data)).names
+        names = available[:1] if names is None else names
+        _require_columns(file, names, available)
+        table = pq.read_table(pa.BufferReader(data), columns=list(names))
     return {name: table.column(name) for name in names}
 
 

@@ -16,6 +16,7 @@ from zonebloom.sbbf.hashing import fixed_width
 from zonebloom.values.normal_types import decoded_type, hashed_type, is_opaque_extension
 
 SECONDS_PER_DAY = 86_400
+LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 # From the coarsest to the finest unit of time.
 TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # By width in bits. A float of this width holds every integer below the limit exactly, so an engine
@@ -216,8 +217,11 @@ def why_not_indexable(type_: pa.DataType, column: str) -> str | None:
         if not names:
             return "none of its leaves can be indexed; store one as a column of another type"
         return f"index one of its leaves instead: {names}"
-    if pt.is_list(leaf) or pt.is_large_list(leaf) or pt.is_fixed_size_list(leaf):
-        return f"index its elements instead: {column}[]"
+    if isinstance(leaf, LIST_TYPES):
+        return (
+            f"index its elements instead: {column}[], and ask for them by "
+            f"list_contains({column}, value)"
+        )
     if pt.is_map(leaf):
         return f"index its entries instead: {column}[]"
     if pt.is_nested(leaf):
