@@ -19,14 +19,12 @@ import pyarrow.fs as pafs
 
 from bench.cold import peak_bytes
 from bench.scale import MERGED, keys_of, zone_rows
-from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import HashSegmentWriter
+from zonebloom.index.hash.writer import HashSegmentWriter, merge_hash_tables
 from zonebloom.index.table import WrittenTable
-from zonebloom.index.zone_bloom.parameters import ZoneParameters
-from zonebloom.index.zone_bloom.rows import RowTableWriter
-from zonebloom.index.zone_bloom.table import Zones
+from zonebloom.index.zone_bloom.kind import ZoneParameters
+from zonebloom.index.zone_bloom.rows import RowTableWriter, Zones
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY

@@ -17,9 +17,10 @@ import xxhash
 
 from bench.cold import bytes_read, peak_bytes
 from bench.scale import Index, ScaleResult, keys_of
+from zonebloom.catalog.store import read_file
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.table import IndexTable
-from zonebloom.index.zone_bloom.rows import read_row_table
+from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.storage.store import LOCAL
 
 _BATCH_SECONDS = 2.0
@@ -29,8 +30,8 @@ _TABLE_BATCH = 4096
 
 def _open(index: Index) -> IndexTable:
     """Open an index: the whole file of filters, or the end of a file of a hash index."""
-    open_index = read_row_table if index.layout == "table" else HashTable
-    return open_index(LOCAL, index.path, index.num_bytes, index.checksum)
+    place = LOCAL, index.path, index.num_bytes, index.checksum
+    return RowTable(read_file(*place), index.path) if index.layout == "table" else HashTable(*place)
 
 
 def _find_one(table: IndexTable, key_hash: int) -> np.ndarray:

@@ -23,7 +23,7 @@ from helpers import index_folder, without_privileges
 import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges, by_fragment
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.zone_bloom.rows import RowTable, read_row_table
+from zonebloom.index.zone_bloom.rows import RowTable
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _STORAGE = {
@@ -155,14 +155,11 @@ def at_most_rows(ds: zb.Dataset, filter: Any) -> set[int]:
 def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
     """Return the segments of an index, read from disk."""
     catalog = Catalog(pafs.LocalFileSystem(), ds.index_dir)
+    segments = catalog.latest().indices[name].segments
+    paths = [catalog.path(segment.name, "bloomfilter.arrow") for segment in segments]
     return [
-        read_row_table(
-            catalog.store,
-            catalog.path(segment.name, "bloomfilter.arrow"),
-            segment.num_bytes,
-            segment.checksum,
-        )
-        for segment in catalog.latest().indices[name].segments
+        RowTable(catalog.read(path, segment.num_bytes, segment.checksum), path)
+        for path, segment in zip(paths, segments, strict=True)
     ]
 
 

@@ -18,7 +18,7 @@ from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.building import tasks as building
+from zonebloom.building import train as building
 
 
 @pytest.fixture

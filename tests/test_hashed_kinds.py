@@ -21,14 +21,14 @@ from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom.building import segments
-from zonebloom.catalog.names import VERSIONS
+from zonebloom.catalog.model import VERSIONS
 from zonebloom.errors import (
     CorruptIndex,
     IndexNotUsedWarning,
     SchemaMismatch,
     StaleIndexWarning,
 )
-from zonebloom.storage import local_files
+from zonebloom.storage import store
 
 ITEMS = 16
 ROWS = 700
@@ -287,14 +287,14 @@ def test_a_dataset_that_was_opened_earlier_can_refresh(folder):
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
 def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
-    sync_path = local_files.sync_path
+    sync_path = store.sync_path
 
     def fail(path):
         if path.endswith(VERSIONS):
             raise failure
         sync_path(path)
 
-    replace_function(monkeypatch, local_files, "sync_path", fail)
+    replace_function(monkeypatch, store, "sync_path", fail)
     try:
         build(folder, "BLOOMFILTER", ["id"])
     except KeyboardInterrupt:

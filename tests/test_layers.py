@@ -82,7 +82,7 @@ IMPORTERS = {
     "py4j": ["spark/"],
     "polars": ["lazy_frame", "predicates.polars", "predicates.polars_expression"],
     "lance": ["exchange.lance"],
-    "sqlglot": ["predicates.sql_parser", "predicates.sql_keywords", "predicates.spark"],
+    "sqlglot": ["predicates.sql_parser", "predicates.spark"],
     "substrait": [],
     "click": ["cli/"],
     "matplotlib": ["plots"],

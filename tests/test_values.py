@@ -648,8 +648,17 @@ def test_many_integers_are_hashed_as_the_column_stores_them(column, key_type, da
     assert not bulk.anywhere.size
 
 
-def test_many_keys_of_a_type_that_needs_a_conversion_are_not_hashed_at_once():
-    assert hash_keys(pa.decimal128(9, 2), pa.array([1, 2])) is None
-    assert hash_keys(pa.timestamp("us"), pa.array([1, 2], pa.timestamp("s"))) is None
+def test_many_keys_of_other_types_have_the_hashes_of_single_keys():
+    seconds = pa.array([1, 2], pa.timestamp("s"))
+    for column, keys in (
+        (pa.decimal128(9, 2), pa.array([1, None, 2])),
+        (pa.timestamp("us"), seconds),
+        (pa.float64(), pa.array([0, 3])),
+    ):
+        assert hashes_by_position(hash_keys(column, keys)) == {
+            position: set(probe(column, key).hashes.tolist())
+            for position, key in enumerate(keys)
+            if key.is_valid
+        }
     texts = hash_keys(pa.string_view(), pa.array(["a", None, "b"]).dictionary_encode())
     assert hashes_by_position(texts) == {0: {hash_bytes(b"a")}, 2: {hash_bytes(b"b")}}

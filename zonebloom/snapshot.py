@@ -79,7 +79,7 @@ class ColumnIndices:
     misfits: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
     """The files of a dataset at one moment, matched with one version of its catalog.
 
@@ -106,23 +106,15 @@ class Snapshot:
     page_maps: PageMaps
     embedded_filters: FragmentFilters | None
     unindexed_files: UnindexedFiles
-    _views: dict[str, IndexView] = field(default_factory=dict, init=False, repr=False)
+    _views: dict[str, IndexView] = field(default_factory=dict, init=False)
     _indices_of_columns: dict[tuple[str, ...], ColumnIndices] = field(
-        default_factory=dict, init=False, repr=False
+        default_factory=dict, init=False
     )
     _indices_of_values: dict[tuple[str, ...], ColumnIndices] = field(
-        default_factory=dict, init=False, repr=False
+        default_factory=dict, init=False
     )
-    _gaps: dict[tuple[str, ...], list[tuple[str, str]]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-    _views_with_deletes: set[FileView] = field(default_factory=set, init=False, repr=False)
-
-    def __repr__(self) -> str:
-        return (
-            f"<Snapshot of {self.source.root}, files: {len(self.fragments):,}, "
-            f"index version {self.version.number}>"
-        )
+    _gaps: dict[tuple[str, ...], list[tuple[str, str]]] = field(default_factory=dict, init=False)
+    _views_with_deletes: set[FileView] = field(default_factory=set, init=False)
 
     @property
     def fragments(self) -> Sequence[PresentFragment]:

@@ -17,17 +17,16 @@ from e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
 from seams import replace_function, set_constant
 
 from zonebloom import errors
-from zonebloom.building import tasks as building
 from zonebloom.building import train
+from zonebloom.building import train as building
 from zonebloom.building.request import IndexSpec
-from zonebloom.building.tasks import TrainTask, split_into_tasks
-from zonebloom.building.train import train_locally, train_task
+from zonebloom.building.train import TrainTask, split_into_tasks, train_locally, train_task
 from zonebloom.catalog import freshness
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage
 from zonebloom.catalog.model import Version
-from zonebloom.catalog.store import Catalog
+from zonebloom.catalog.store import Catalog, read_file
 from zonebloom.index.kinds import index_kind
-from zonebloom.index.zone_bloom.rows import RowTable, read_row_table
+from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
@@ -75,7 +74,7 @@ def segment_path(task: TrainTask) -> Path:
 def table_of(task: TrainTask, trained: Any) -> RowTable:
     (segment,) = trained.segments
     path, store = str(segment_path(task)), store_of(LOCAL)
-    return read_row_table(store, path, segment.num_bytes, segment.checksum)
+    return RowTable(read_file(store, path, segment.num_bytes, segment.checksum), path)
 
 
 @pytest.mark.parametrize("arrow_type", [pa.int64(), pa.string()], ids=str)

@@ -25,7 +25,10 @@ def files(*keys):
 
 
 def version(*keys, next_fragment_id=10):
-    fragments = {key: KnownFragment(i, key, SAME, 100 + i) for i, key in enumerate(keys)}
+    seen_at = 90_000_000_000
+    fragments = {
+        key: KnownFragment(i, key, SAME, 100 + i, "", seen_at) for i, key in enumerate(keys)
+    }
     return Version(3, next_fragment_id, fragments, {})
 
 
@@ -87,9 +90,8 @@ def is_unchanged_by_identity(entry, now):
     """Return whether a file is unchanged whose content cannot be read."""
     if now.mtime_ns == UNKNOWN_MTIME and not now.tag:
         return False
-    is_old = not entry.digest and not entry.seen_at
     at_rest = is_at_rest(now if entry.identity.tag else entry.identity, entry.seen_at)
-    return entry.identity.is_still(now) and (is_old or at_rest)
+    return entry.identity.is_still(now) and at_rest
 
 
 def test_new_files_get_unused_ids():

@@ -238,9 +238,9 @@ def test_a_file_that_cannot_be_read_is_not_known(file: Path):
     assert last_known_unchanged(str(file), entry, identity) is None
 
 
-def test_what_was_noted_before_digests_goes_by_size_and_mtime():
-    entry = KnownFragment(0, "a", FileIdentity(5, 6), 7)
-    assert last_known_unchanged("a", entry, FileIdentity(5, 6, 8, "", 9)) == 0
+def test_a_file_without_a_digest_goes_by_size_and_mtime():
+    entry = KnownFragment(0, "a", FileIdentity(5, 6), 7, "", SECOND)
+    assert last_known_unchanged("a", entry, FileIdentity(5, 6, 8, "", 9)) == SECOND
     for other in (FileIdentity(5, 7, 8, "", 9), FileIdentity(4, 6), FileIdentity(5, UNKNOWN_MTIME)):
         assert last_known_unchanged("a", entry, other) is None
 
@@ -250,8 +250,8 @@ def test_the_name_a_store_gives_the_content_decides():
     assert last_known_unchanged("a", entry, FileIdentity(5, 6, 0, "x")) == 1
     assert last_known_unchanged("a", entry, FileIdentity(5, UNKNOWN_MTIME, 0, "x")) == 1
     assert last_known_unchanged("a", entry, FileIdentity(5, 6, 0, "y")) is None
-    before = KnownFragment(0, "a", FileIdentity(5, 6), 7)
-    assert last_known_unchanged("a", before, FileIdentity(5, 6, 0, "x")) == 0
+    before = KnownFragment(0, "a", FileIdentity(5, 6), 7, "", SECOND)
+    assert last_known_unchanged("a", before, FileIdentity(5, 6, 0, "x")) == SECOND
     unknown = KnownFragment(0, "a", FileIdentity(5, UNKNOWN_MTIME), 7)
     assert last_known_unchanged("a", unknown, FileIdentity(5, UNKNOWN_MTIME)) is None
 

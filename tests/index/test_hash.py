@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 from seams import replace_function, set_constant
 
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.hash import pairs, segment_file, table, writer
-from zonebloom.index.hash.merge import merge_hash_tables
+from zonebloom.index.hash import pairs, plan, table, writer
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import HashSegmentWriter
+from zonebloom.index.hash.writer import HashSegmentWriter, merge_hash_tables
 from zonebloom.index.table import WrittenTable
 from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.storage.store import store_of
@@ -287,7 +286,7 @@ def decoded_pairs(opened: HashTable) -> list[tuple[int, int]]:
 def test_a_heap_that_does_not_fit_in_memory_is_encoded_again(tmp_path, monkeypatch, name):
     values = DISTRIBUTIONS[name](np.random.default_rng(2), 100_000, 10)
     rows = one_fragment(values, 10)
-    set_constant(monkeypatch, segment_file, "_MAX_HEAP_IN_MEMORY", 0)
+    set_constant(monkeypatch, plan, "_MAX_HEAP_IN_MEMORY", 0)
     opened = build(tmp_path / "segment", rows)
     assert opened.head.heap_bytes > 0
     assert_right(opened, rows, hashes_to_ask(rows, 1))

@@ -36,10 +36,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters as Parameters
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import HashSegmentWriter
+from zonebloom.index.hash.writer import HashSegmentWriter, merge_hash_tables
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.storage.store import store_of
 

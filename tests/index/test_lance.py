@@ -17,8 +17,7 @@ from seams import replace_function
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.exchange.lance import commit_to_lance, from_lance, to_lance
-from zonebloom.index.zone_bloom.rows import RowTable
-from zonebloom.index.zone_bloom.table import FIELDS
+from zonebloom.index.zone_bloom.rows import FIELDS, RowTable
 
 lance = pytest.importorskip("lance")
 from lance.file import LanceFileReader, LanceFileWriter  # noqa: E402

@@ -18,8 +18,8 @@ from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.building import tasks as building
 from zonebloom.building import train
+from zonebloom.building import train as building
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.zone_map.writer import BoundsBuilder
 from zonebloom.sbbf.filter import Sbbf

@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import FORMAT_VERSION
+from zonebloom.catalog.store import read_file
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.zone_bloom.parameters import ZoneParameters
-from zonebloom.index.zone_bloom.rows import RowTable, RowTableWriter, read_row_table
-from zonebloom.index.zone_bloom.table import FIELDS, table_schema
+from zonebloom.index.zone_bloom.kind import ZoneParameters
+from zonebloom.index.zone_bloom.rows import (
+    FIELDS,
+    RowTable,
+    RowTableWriter,
+    table_schema,
+)
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import blocks
 from zonebloom.storage.store import store_of
@@ -48,8 +53,8 @@ def written(tmp_path):
 
 
 def opened(path, written_table):
-    store = store_of(LOCAL)
-    return read_row_table(store, str(path), written_table.num_bytes, written_table.checksum)
+    num_bytes, checksum = written_table.num_bytes, written_table.checksum
+    return RowTable(read_file(store_of(LOCAL), str(path), num_bytes, checksum), str(path))
 
 
 def stored(columns, schema=None):
@@ -218,7 +223,7 @@ def test_a_file_that_grew_is_refused(written):
 def test_a_missing_file_is_reported(tmp_path):
     for filesystem in (LOCAL, pafs.SubTreeFileSystem(str(tmp_path), LOCAL)):
         with pytest.raises(CorruptIndex, match=r"cannot open .*build the index again"):
-            read_row_table(store_of(filesystem), str(tmp_path / "none"), 100, "")
+            read_file(store_of(filesystem), str(tmp_path / "none"), 100, "")
 
 
 # Hostile tables

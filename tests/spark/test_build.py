@@ -13,7 +13,7 @@ from helpers import index_folder
 from seams import replace_function, set_constant
 
 import zonebloom as zb
-import zonebloom.building.tasks
+import zonebloom.building.train
 from zonebloom.base import progress
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark import jobs
@@ -25,7 +25,7 @@ ROWS = 30_000
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write three files. Each file is a task of its own."""
-    set_constant(monkeypatch, zonebloom.building.tasks, "_TASK_BYTES", 1)
+    set_constant(monkeypatch, zonebloom.building.train, "_TASK_BYTES", 1)
     random = np.random.default_rng(3)
     for number in range(3):
         names = [None if i % 7 == 0 else f"name {i}" for i in random.integers(0, ROWS, ROWS)]

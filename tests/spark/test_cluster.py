@@ -13,12 +13,12 @@ from helpers import index_folder
 from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
-import zonebloom.building.tasks
+import zonebloom.building.train
 
 
 def start(folder):
     # Each file is a task, and each task a Spark task. This changes only the driver.
-    zonebloom.building.tasks._TASK_BYTES = 1
+    zonebloom.building.train._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     from zonebloom.spark import jobs

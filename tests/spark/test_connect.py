@@ -13,7 +13,7 @@ from seams import set_constant
 from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
-import zonebloom.building.tasks
+import zonebloom.building.train
 from zonebloom.errors import (
     FragmentUnreadable,
     IndexNotUsedWarning,
@@ -27,7 +27,7 @@ from zonebloom.spark.tagging import locate
 
 def start(folder):
     # Each file is a task. This changes only the driver.
-    zonebloom.building.tasks._TASK_BYTES = 1
+    zonebloom.building.train._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
     return (

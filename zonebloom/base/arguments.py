@@ -58,32 +58,17 @@ def suggest_names(name: str, known: Iterable[str], introduction: str) -> str:
     'there is: none'
     """
     names = list(known)
-    similar_names = find_similar_names(name, names)
+    similar_names: list[str] = []
+    if len(name) <= _MAX_COMPARED_NAME:
+        import difflib
+
+        # Compare in lower case, so that names that differ only in case are the most similar ones.
+        by_lower_case = {known_name.lower(): known_name for known_name in names}
+        matches = difflib.get_close_matches(name.lower(), by_lower_case)
+        similar_names = [by_lower_case[match] for match in matches]
     hint = f"did you mean {' or '.join(similar_names)}? " if similar_names else ""
     more = ", ..." if len(names) > _MAX_LISTED_NAMES else ""
     return f"{hint}{introduction} {', '.join(names[:_MAX_LISTED_NAMES]) or 'none'}{more}"
-
-
-def find_similar_names(
-    name: str, known: Iterable[str], *, min_similarity: float = 0.6
-) -> list[str]:
-    """Return at most three names that are similar to a name, the most similar first.
-
-    ``min_similarity`` is between 0 (all names) and 1 (only equal names).
-
-    >>> find_similar_names("lenght", ["length", "left"])
-    ['length', 'left']
-    >>> find_similar_names("lenght", ["length", "left"], min_similarity=0.8)
-    ['length']
-    """
-    if len(name) > _MAX_COMPARED_NAME:
-        return []
-    import difflib
-
-    # Compare in lower case, so that names that differ only in case are the most similar ones.
-    by_lower_case = {known_name.lower(): known_name for known_name in known}
-    matches = difflib.get_close_matches(name.lower(), by_lower_case, 3, min_similarity)
-    return [by_lower_case[match] for match in matches]
 
 
 def invalid_value(value: object, parameter: str, advice: str) -> InvalidArgument:

@@ -17,9 +17,9 @@ from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.train import FooterCollector
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage
-from zonebloom.catalog.folder import wrapping_write_errors
 from zonebloom.catalog.freshness import digest_covers_file, wait_for_rest
 from zonebloom.catalog.model import KnownFragment, PageMapEntry, Version
+from zonebloom.catalog.store import wrapping_write_errors
 from zonebloom.errors import (
     CommitConflict,
     CorruptIndex,

@@ -13,17 +13,16 @@ from zonebloom.base.progress import ProgressOption, report_progress
 from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.request import IndexSpec
 from zonebloom.building.segments import arrange_segments
-from zonebloom.building.tasks import TrainedTask, split_into_tasks
-from zonebloom.building.train import train_locally
+from zonebloom.building.train import TrainedTask, split_into_tasks, train_locally
 from zonebloom.catalog.coverage import (
     Coverage,
     PresentFragment,
     compute_coverage,
     indexed_identities,
 )
-from zonebloom.catalog.folder import MissingIndexFile, wrapping_write_errors
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
 from zonebloom.catalog.page_maps import merge_small_page_maps
+from zonebloom.catalog.store import MissingIndexFile, wrapping_write_errors
 from zonebloom.errors import (
     CommitConflict,
     HiddenColumnsWarning,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
-from zonebloom.building.tasks import TrainedTask, TrainTask
+from zonebloom.building.request import IndexSpec
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.freshness import clock_lag, digest_covers_file, wait_for_rest
 from zonebloom.catalog.model import (
@@ -62,6 +63,67 @@ _MAX_BYTES_AHEAD = 32 << 20
 # A thread reads small files of about this many bytes at a time.
 _SMALL_FILES_BYTES = 1 << 20
 _BUILD_ADVICE = "repair or remove the file, then build again"
+# Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.
+_TASK_BYTES = 64 << 20
+_MAX_TASKS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TrainTask:
+    """The picklable description of a task: train some indices on some fragments."""
+
+    # Prefix of the names of its segments.
+    segment: str
+    catalog: Catalog
+    # A copy without fragments, to keep the pickled task small.
+    source: Source
+    specs: tuple[IndexSpec, ...]
+    fragments: tuple[PresentFragment, ...]
+
+    def segment_name(self, spec: int) -> str:
+        return f"{self.segment}-{spec}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTask:
+    """The result of a task: its segments, and the catalog entries of its fragments."""
+
+    # One segment for each index of the task.
+    segments: tuple[Segment, ...]
+    global_filter_parts: tuple[GlobalFilterPart | None, ...]
+    # The entries of the files as they were read.
+    fragments: tuple[KnownFragment, ...]
+    page_map: PageMapEntry | None
+    # Columns that the schema of the dataset lacks, each with the path of a file that has it.
+    hidden_columns: dict[str, str]
+
+
+def split_into_tasks(
+    prefix: str,
+    catalog: Catalog,
+    source: Source,
+    specs: Sequence[IndexSpec],
+    fragments: Sequence[PresentFragment],
+) -> list[TrainTask]:
+    """Split fragments into tasks of about equal bytes. The result does not depend on the engine."""
+    total = sum(fragment.identity.size for fragment in fragments)
+    factor = max(index_kind(spec.kind).task_size_factor for spec in specs)
+    limit = max(_TASK_BYTES * factor, total // _MAX_TASKS)
+    groups: list[list[PresentFragment]] = [[]]
+    size = 0
+    for fragment in fragments:
+        if size and size + fragment.identity.size > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(fragment)
+        size += fragment.identity.size
+    if not source.is_in_memory:
+        description = source.schema, source.file_format, source.filesystem, source.root, ()
+        source = Source(*description, parquet_keys=source.parquet_keys)
+    return [
+        TrainTask(f"{prefix}-{number:04d}", catalog, source, tuple(specs), tuple(group))
+        for number, group in enumerate(groups)
+    ]
 
 
 def train_locally(

@@ -65,9 +65,6 @@ class FragmentTable(Mapping[str, KnownFragment]):
     def __len__(self) -> int:
         return self.table.num_rows
 
-    def __repr__(self) -> str:
-        return f"<FragmentTable of {len(self):,} files>"
-
     def get(self, key: str, default: Any = None) -> Any:
         # The method of the base class is slower, because it catches the error of a missing key.
         return self._fragments.get(key, default)
@@ -111,9 +108,6 @@ class ListingKeys(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._column)
-
-    def __repr__(self) -> str:
-        return f"<ListingKeys of {len(self):,} files>"
 
     def __getitem__(self, position: Any) -> Any:
         return self._column[position].as_py()

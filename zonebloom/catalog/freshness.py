@@ -14,11 +14,10 @@ rest. The digest of a large file covers samples only. It can prove a change, but
 A file server sets these times by its own clock, which may be behind the clock of this machine. So a
 build learns that clock from a file that it writes to the index, if index and data lie on one
 device. Otherwise it cannot compare the clocks, and waits for the whole time in which times are
-coarse. Three cases are not covered, each for a second write within that time after the first:
+coarse. Two cases are not covered, each for a second write within that time after the first:
 
 - A file of up to 1 MiB on a server whose clock is behind, with its index on another device.
 - A file of up to 1 MiB on such a server that a reader compares by its digest just after a write.
-- A file that was indexed in an early format of the catalog, which has neither digest nor time.
 
 `zonebloom.catalog.coverage` says how this fits coverage and drift together.
 """
@@ -69,7 +68,7 @@ def last_known_unchanged(
 ) -> np.ndarray:
     """Return when each file was last known to be unchanged, or -1 if it may have changed since.
 
-    The times are in ns since 1970, or 0 if they were not recorded.
+    The times are in ns since 1970.
 
     Parameters
     ----------
@@ -142,10 +141,7 @@ def _unchanged_by_identity(
     indexed_times = np.where(ctimes_ns != 0, ctimes_ns, mtimes_ns)
     written = np.where(has_tag, current_times, indexed_times)
     rests_from = written + np.where(written % _SECOND != 0, FINE_REST_NS, COARSE_REST_NS)
-    seen_at = numbers("seen_at")
-    # Old versions, which have no digests, did not record the time.
-    is_old = ~has_text(entries.texts("digest").take(positions)) & (seen_at == 0)
-    return is_still & (is_old | (has_tag & has_tag_now) | (rests_from < seen_at))
+    return is_still & ((has_tag & has_tag_now) | (rests_from < numbers("seen_at")))
 
 
 def digest_covers_file(identity: FileIdentity) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import posixpath
 import uuid
@@ -31,16 +32,15 @@ import xxhash
 from zonebloom.base.notices import warn
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.base.version import NewerFormat
-from zonebloom.catalog.folder import (
-    MissingIndexFile,
-    delete_segment,
-    find_missing_file,
-    read_file,
-    wrapping_write_errors,
-)
 from zonebloom.catalog.fragment_table import ListingKeys
-from zonebloom.catalog.model import Listing, Version
-from zonebloom.catalog.names import SEGMENTS, VERSIONS
+from zonebloom.catalog.model import (
+    SEGMENTS,
+    VERSIONS,
+    Listing,
+    Version,
+    is_segment_file_name,
+    is_segment_name,
+)
 from zonebloom.catalog.version_log import VersionLog, encode_document, from_json, to_json
 from zonebloom.catalog.versions import (
     decode_listing,
@@ -56,15 +56,92 @@ from zonebloom.errors import (
     CorruptIndex,
     EncryptedIndex,
     IndexNotUsedWarning,
+    ZoneBloomError,
 )
 from zonebloom.storage.files import OutputStream
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
-from zonebloom.storage.store import store_of
+from zonebloom.storage.store import Store, store_of
 
 if TYPE_CHECKING:
     from zonebloom.storage.encryption import Encryption, FileCipher, IndexStore
 
 _MAX_TRIES = 16
+
+
+class MissingIndexFile(CorruptIndex):
+    """An error for a file of the index that does not exist."""
+
+
+def find_missing_file(store: Store, sizes: Mapping[str, int]) -> str | None:
+    """Return the path of a file that is missing or has another size, or None if there is none."""
+    infos = store.filesystem.get_file_info(list(sizes))
+    for info, (path, size) in zip(infos, sizes.items(), strict=True):
+        if info.type != pafs.FileType.File or info.size != size:
+            return path
+    return None
+
+
+def read_file(store: IndexStore, path: str, num_bytes: int, checksum: str) -> pa.Buffer:
+    """Read a file of the index into memory and verify its size and checksum.
+
+    The file is not mapped, so the verified bytes cannot change afterwards.
+    """
+    try:
+        buffer = store.read_whole(path, num_bytes)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise CorruptIndex(
+                f"{path} has more than the {num_bytes:,} bytes that were written; build the index "
+                "again"
+            ) from None
+        kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
+        raise kind(f"cannot open {path} ({error}); build the index again") from None
+    if buffer.size != num_bytes:
+        raise CorruptIndex(
+            f"{path} has {buffer.size:,} bytes, {num_bytes:,} were written; build the index again"
+        )
+    if xxhash.xxh3_64_hexdigest(buffer) != checksum:
+        raise CorruptIndex(f"the checksum of {path} does not match; build the index again")
+    return buffer
+
+
+def delete_segment(store: Store, path: str) -> None:
+    """Delete the folder of a segment with its files.
+
+    Raises
+    ------
+    OSError
+        With ``errno.ENOTEMPTY`` if the folder contains anything else. In this case nothing is
+        deleted, unless the other file appeared during the deletion.
+    """
+    infos = store.list_index_folder(path)
+    if not is_segment_name(posixpath.basename(path)) or not all(map(is_own_file, infos)):
+        raise OSError(errno.ENOTEMPTY, "there are files that do not belong to the index", path)
+    store.delete_folder(path)
+
+
+def is_own_file(info: pafs.FileInfo) -> bool:
+    """Return whether an entry of a segment folder is a file that a build writes there."""
+    return info.type == pafs.FileType.File and is_segment_file_name(info.base_name)
+
+
+@contextlib.contextmanager
+def wrapping_write_errors(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except ZoneBloomError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            step = "make room there, or give another index_dir"
+        elif error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise CommitConflict(
+                f"cannot write to {folder} ({error}); another process is changing it, such as "
+                "vacuum(); try again when that is done"
+            ) from None
+        else:
+            step = "make it writable, or give another index_dir"
+        raise CatalogError(f"cannot write to {folder} ({error}); {step}") from None
 
 
 class _UnreadableVersion(CorruptIndex):
@@ -104,9 +181,6 @@ class Catalog:
         self._versions = posixpath.join(folder, VERSIONS)
         # The last document that was read or written, with the version it describes.
         self._last: tuple[bytes, Version] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Catalog {self.folder}>"
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers of a build only write segments, so do not send the cached version to them.
@@ -151,7 +225,7 @@ class Catalog:
         # Read this before listing, because another thread may write the first version meanwhile.
         was_read = self.was_read
         try:
-            numbers = self._numbers()[::-1]
+            numbers = self.numbers()[::-1]
         except CatalogError as error:
             if for_writing:
                 raise
@@ -175,7 +249,7 @@ class Catalog:
                 # A commit on top of an older version would undo this one.
                 if for_writing and isinstance(error, _UnreadableVersion):
                     raise
-                current_numbers = self._numbers()
+                current_numbers = self.numbers()
                 if number not in current_numbers:
                     # A vacuum deleted the version since, so there is a newer one.
                     numbers = current_numbers[::-1]
@@ -185,7 +259,7 @@ class Catalog:
 
     def newest_number(self) -> int:
         """Return the number of the newest version, readable or not, or 0 if there is none."""
-        return max(self._numbers(), default=0)
+        return max(self.numbers(), default=0)
 
     @property
     def was_read(self) -> bool:
@@ -349,9 +423,6 @@ class Catalog:
 
     def numbers(self) -> list[int]:
         """Return the numbers of the versions that exist, ascending."""
-        return sorted(self._numbers())
-
-    def _numbers(self) -> list[int]:
         try:
             return self._log.numbers()
         except OSError as error:

@@ -20,15 +20,20 @@ from itertools import chain, pairwise
 import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS, map_in_order, thread_pool
-from zonebloom.catalog.folder import (
+from zonebloom.catalog.model import (
+    SEGMENTS,
+    VERSIONS,
+    Version,
+    is_segment_name,
+    is_version_file_name,
+)
+from zonebloom.catalog.store import (
+    Catalog,
     MissingIndexFile,
     delete_segment,
     is_own_file,
     wrapping_write_errors,
 )
-from zonebloom.catalog.model import Version
-from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_segment_name, is_version_file_name
-from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, EncryptedIndex
 
 # Segments older than this cannot belong to a running build.

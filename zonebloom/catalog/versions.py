@@ -23,9 +23,9 @@ from zonebloom.catalog.model import (
     Listing,
     PageMapEntry,
     Version,
+    is_table_file_name,
     require_row_count,
 )
-from zonebloom.catalog.names import is_table_file_name
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.ipc_layout import open_uncompressed
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from zonebloom.base.text import count_text
 from zonebloom.base.threads import thread_pool
-from zonebloom.catalog.names import SEGMENTS
+from zonebloom.catalog.model import SEGMENTS
 from zonebloom.changes.key_test import RowTest
 from zonebloom.changes.receipt import Receipt, Trace, Traces
 from zonebloom.changes.tables import ChangeableTable

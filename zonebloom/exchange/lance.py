@@ -32,11 +32,11 @@ from zonebloom.errors import (
 )
 from zonebloom.index.table import IndexTable
 from zonebloom.index.zone_bloom.kind import require_row_tables
-from zonebloom.index.zone_bloom.rows import RowTable
-from zonebloom.index.zone_bloom.table import (
+from zonebloom.index.zone_bloom.rows import (
     FIELDS,
     ITEM_KEY,
     PROBABILITY_KEY,
+    RowTable,
     table_schema,
 )
 from zonebloom.index.zone_map.kind import require_zone_maps

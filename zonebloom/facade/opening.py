@@ -17,8 +17,13 @@ from zonebloom.errors import InvalidArgument, without_secrets
 from zonebloom.facade.engine import active_spark_session
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.sources.discovery import Partitioning, Schema
-from zonebloom.sources.kinds import SourceOptions, may_have_other_files, open_files
+from zonebloom.sources.discovery import (
+    Partitioning,
+    Schema,
+    SourceOptions,
+    may_have_other_files,
+    open_files,
+)
 from zonebloom.sources.source import Source, Stale
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, full_path, is_uri

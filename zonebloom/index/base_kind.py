@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import asdict, fields
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from zonebloom.base.arguments import short_repr
 from zonebloom.catalog.model import Segment
-from zonebloom.catalog.store import Catalog
-from zonebloom.errors import CorruptIndex
+from zonebloom.catalog.store import Catalog, read_file
+from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.table import IndexTable, WrittenTable
 from zonebloom.predicates.ast import Compares, LeafPredicate
 from zonebloom.values.types import why_not_indexable
+
+Table = TypeVar("Table", bound=IndexTable)
 
 
 class SegmentWriter(Protocol):
@@ -125,14 +129,30 @@ class IndexKind(ABC):
             raise CorruptIndex(f"{path} is damaged ({error}); build the index again") from None
         return table
 
-    @abstractmethod
     def _open(
         self,
         catalog: Catalog,
         segment: Segment,
         path: str,
         report: Callable[[CorruptIndex], None] | None,
-    ) -> IndexTable: ...
+    ) -> IndexTable:
+        store = catalog.decrypted_store
+        return self.table_of(read_file(store, path, segment.num_bytes, segment.checksum), path)
+
+    def table_of(self, content: pa.Buffer, path: str) -> IndexTable:
+        """Return the table in a file that is read whole."""
+        raise NotImplementedError
+
+    def check_fields(self, parameters_class: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return parameters that are the fields of a dataclass, as `check_parameters` does."""
+        known_names = [field.name for field in fields(parameters_class)]
+        unknown = [name for name in parameters if name not in known_names]
+        if unknown:
+            raise InvalidArgument(
+                f"unknown parameter {', '.join(map(short_repr, unknown))}; there is "
+                f"{', '.join(known_names)}"
+            )
+        return asdict(parameters_class(**parameters))
 
     @abstractmethod
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
@@ -143,3 +163,11 @@ class IndexKind(ABC):
         self, parameters: Mapping[str, Any], tables: Sequence[IndexTable]
     ) -> dict[str, Any]:
         """Return statistics that only this kind of index has."""
+
+
+def require_tables(tables: Sequence[IndexTable], kind: type[Table], problem: str) -> list[Table]:
+    """Return tables as those of one kind. Raise `InvalidArgument` if one is of another kind."""
+    of_kind = [table for table in tables if isinstance(table, kind)]
+    if len(of_kind) < len(tables):
+        raise InvalidArgument(problem)
+    return of_kind

@@ -14,7 +14,7 @@ from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.matching import IndexView
 from zonebloom.values.normal_types import hashed_type
-from zonebloom.values.probe import BulkProbe, hash_keys, probe
+from zonebloom.values.probe import hash_keys
 from zonebloom.values.time_zones import time_zone_mismatch_message
 from zonebloom.values.types import hash_domain, is_comparable
 
@@ -81,8 +81,6 @@ def search_many(
     for fragment_id in uncovered.tolist():
         yield _candidate_batch(np.flatnonzero(~np.asarray(is_null)), fragment_id)
     bulk = hash_keys(hashed_type(column), keys)
-    if bulk is None:
-        bulk = _probe_each(hashed_type(column), keys, np.asarray(is_null))
     for fragment_id in sorted(view.fragment_ids) if bulk.anywhere.size else ():
         yield _candidate_batch(bulk.anywhere, fragment_id)
     for positions, fragment_ids, starts in view.pairs(bulk.hashes):
@@ -98,29 +96,6 @@ def search_many(
             np.tile(fragment_ids, zeros.size),
             np.tile(starts // zone_rows, zeros.size),
         )
-
-
-def _probe_each(column: pa.DataType, keys: pa.Array, is_null: np.ndarray) -> BulkProbe:
-    """Return the hashes of keys of another type than the column, which are converted one by one."""
-    hashes: list[np.ndarray] = [np.empty(0, dtype=np.uint64)]
-    zero_hashes = hashes[0]
-    positions: list[int] = []
-    zeros: list[int] = []
-    anywhere: list[int] = []
-    for number in np.flatnonzero(~is_null).tolist():
-        key_probe = probe(column, keys[number])
-        if key_probe.unusable_reason is not None:
-            anywhere.append(number)
-        elif key_probe.hashes.size == 1:
-            hashes.append(key_probe.hashes)
-            positions.append(number)
-        elif key_probe.hashes.size:
-            # Only zeros have two hashes.
-            zero_hashes = key_probe.hashes
-            zeros.append(number)
-    key_numbers = (np.array(numbers, dtype=np.int64) for numbers in (positions, zeros, anywhere))
-    with_hash, with_two, everywhere = key_numbers
-    return BulkProbe(np.concatenate(hashes), with_hash, with_two, zero_hashes, everywhere)
 
 
 def _candidate_batch(

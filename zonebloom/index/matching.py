@@ -31,7 +31,6 @@ from zonebloom.index.row_keys.rules import (
     VALUES,
     KeyQuestion,
     KeyRule,
-    indexed_text,
     rule_of,
 )
 from zonebloom.index.table import IndexTable, ValueQuestion, ValueTable, ZoneRuns
@@ -67,9 +66,6 @@ class LoadedIndex:
         self._opened_tables: dict[str, IndexTable] = {}
         self._key_ranges: pa.Table | None = None
         self._global_filter: Sbbf | None = None
-
-    def __repr__(self) -> str:
-        return f"<LoadedIndex {self.entry.name}, {self.entry.kind} on {indexed_text(self.entry)}>"
 
     @property
     def loaded_bytes(self) -> int:

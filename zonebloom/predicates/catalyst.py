@@ -56,7 +56,6 @@ _WIDEST_TYPES = {
     "binary": pa.binary(),
     "date": pa.date32(),
 }
-_ONLY_LITERALS_REASON = "an index answers only comparisons of a column with a literal"
 
 
 class CatalystTranslator:
@@ -149,7 +148,7 @@ class CatalystTranslator:
             path, type_ = self._resolve_column(operands[0])
             if type_ == "boolean":
                 return ast.Equals(path, pa.scalar(True))
-        raise Unanswerable(_ONLY_LITERALS_REASON)
+        raise Unanswerable(ast.ONLY_LITERALS)
 
     def _resolve_column(
         self, node: CatalystNode, *, is_part: bool = False
@@ -159,7 +158,7 @@ class CatalystTranslator:
         If ``is_part``, the column may be an array, a map or a string of which a part is compared.
         """
         if "column" not in node or (not is_part and not _PARTS.isdisjoint(node)):
-            raise Unanswerable(_ONLY_LITERALS_REASON)
+            raise Unanswerable(ast.ONLY_LITERALS)
         names, type_ = tuple(node["column"]), node["type"]
         if matching_names(self._partition_columns, names[0]):
             raise Unanswerable("the values of a partition column come from paths")
@@ -220,7 +219,7 @@ def _is_not_null(term: ast.Predicate) -> bool:
 def _parse_literals(node: CatalystNode, type_: str) -> list[Literal]:
     """Return the literals of an operand, which must have the type of the column."""
     if "values" not in node or node["type"] != type_:
-        raise Unanswerable(_ONLY_LITERALS_REASON)
+        raise Unanswerable(ast.ONLY_LITERALS)
     read = _LITERAL_PARSERS.get(type_.partition("(")[0])
     if read is None:
         raise Unanswerable(f"a {type_} literal is not supported")

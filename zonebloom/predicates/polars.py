@@ -15,6 +15,7 @@ from zonebloom.base.arguments import suggest_names
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, polars_expression
 from zonebloom.predicates.polars_expression import polars_text
+from zonebloom.values.normal_types import convert_at_every_depth
 
 if TYPE_CHECKING:
     import polars as pl
@@ -177,28 +178,18 @@ def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
     return frame.cast(casts) if casts else frame  # pyright: ignore[reportArgumentType]
 
 
-def _type_for_polars(type_: Any) -> pa.DataType:
+def _type_for_polars(type_: pa.DataType) -> pa.DataType:
     """Return a type itself, or the nearest that Polars can import."""
-    if pa.types.is_decimal256(type_):
-        # Polars stores decimals of up to 38 digits.
-        return pa.decimal128(min(type_.precision, 38), type_.scale)
-    if pa.types.is_timestamp(type_):
-        return type_ if _is_zone_of_polars(type_.tz) else pa.timestamp(type_.unit, "UTC")
-    if not pa.types.is_nested(type_):
-        return type_
-    fields = [type_.field(number) for number in range(type_.num_fields)]
-    fields = [field.with_type(_type_for_polars(field.type)) for field in fields]
-    if pa.types.is_struct(type_):
-        return pa.struct(fields)
-    if pa.types.is_list(type_):
-        return pa.list_(fields[0])
-    if pa.types.is_large_list(type_):
-        return pa.large_list(fields[0])
-    if pa.types.is_fixed_size_list(type_):
-        return pa.list_(fields[0], type_.list_size)
-    if pa.types.is_map(type_):
-        return pa.map_(type_.key_field, _type_for_polars(type_.item_type), type_.keys_sorted)
-    return type_
+
+    def convert(leaf: Any) -> pa.DataType:
+        if pa.types.is_decimal256(leaf):
+            # Polars stores decimals of up to 38 digits.
+            return pa.decimal128(min(leaf.precision, 38), leaf.scale)
+        if pa.types.is_timestamp(leaf) and not _is_zone_of_polars(leaf.tz):
+            return pa.timestamp(leaf.unit, "UTC")
+        return leaf
+
+    return convert_at_every_depth(type_, convert)
 
 
 @cache

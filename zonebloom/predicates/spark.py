@@ -36,7 +36,6 @@ from zonebloom.predicates.type_requirements import with_type_requirement
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Unanswerable
 
-_SPARK_ONLY_LITERALS = "an index answers only comparisons of a column with a literal"
 _SETTING_DEPENDENT_TEXTS = ('"', "\\", "${")
 # The functions of sqlglot's tree that search a string, and those of SQL with the same meaning.
 _TEXT_FUNCTIONS = {
@@ -199,7 +198,7 @@ class _SparkSqlTranslator(SqlTranslator):
     def _path_of(self, node: Any) -> ast.ColumnPath:
         value = self.translate_value(node)
         if isinstance(value, Literal) or value.path is None:
-            raise Unanswerable(_SPARK_ONLY_LITERALS)
+            raise Unanswerable(ast.ONLY_LITERALS)
         return value.path
 
     def translate_comparison(
@@ -208,7 +207,7 @@ class _SparkSqlTranslator(SqlTranslator):
         if isinstance(left, Literal):
             symbol, left, right = ast.FLIPPED_OPERATORS[symbol], right, left
         if isinstance(left, Literal) or not isinstance(right, Literal) or left.path is None:
-            self.fail(_SPARK_ONLY_LITERALS, "", node)
+            self.fail(ast.ONLY_LITERALS, "", node)
         return self._comparer.compare(left.path, symbol, right)
 
     def translate_membership(
@@ -216,7 +215,7 @@ class _SparkSqlTranslator(SqlTranslator):
     ) -> ast.Predicate:
         literals = [item for item in items if isinstance(item, Literal)]
         if isinstance(value, Literal) or value.path is None or len(literals) < len(items):
-            self.fail(_SPARK_ONLY_LITERALS, "", node)
+            self.fail(ast.ONLY_LITERALS, "", node)
         return self._comparer.is_in(value.path, literals)
 
     def translate_value(self, node: Any) -> SqlValue:
@@ -226,7 +225,7 @@ class _SparkSqlTranslator(SqlTranslator):
             self.require_only(node, "this", "to")
             return self._translate_literal_cast(node)
         if node.key != "column" or any(part.key != "identifier" for part in node.parts):
-            self.fail(_SPARK_ONLY_LITERALS, "", node)
+            self.fail(ast.ONLY_LITERALS, "", node)
         self.require_only(node, "this", "table", "db", "catalog")
         path = self._comparer.resolve_path([part.this for part in node.parts])
         return Operand(self._comparer.column_type(path), path)

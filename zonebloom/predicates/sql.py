@@ -48,9 +48,9 @@ from zonebloom.predicates.duckdb_engine import (
     result_types,
 )
 from zonebloom.predicates.expression import expression_from_predicate, require_short_chain
-from zonebloom.predicates.sql_keywords import LITERAL_WORDS
 from zonebloom.predicates.sql_literals import comparison_predicate, membership_predicate
 from zonebloom.predicates.sql_parser import (
+    LITERAL_WORDS,
     MAX_TEXT,
     as_sentence,
     duckdb_text,

@@ -1,4 +1,4 @@
-"""Load from memory addresses and copy between them, each as one instruction, aligned or not."""
+"""Instructions for kernels: loads and copies of memory, aligned or not, and counts of bits."""
 
 from __future__ import annotations
 
@@ -51,3 +51,19 @@ copy_4 = _byte_copier(4)
 copy_8 = _byte_copier(8)
 copy_16 = _byte_copier(16)
 copy_64 = _byte_copier(64)
+
+
+@intrinsic
+def count_ones(typing_context, value):
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return uint64(uint64), generate
+
+
+@intrinsic
+def trailing_zeros(typing_context, value):
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return uint64(uint64), generate

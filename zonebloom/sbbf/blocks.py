@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 from numba import boolean, float64, int64, uint8, uint32, uint64, void
 
-from zonebloom.sbbf.bits import count_ones
+from zonebloom.sbbf.addresses import count_ones
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
 from zonebloom.sbbf.spec import BITS_PER_WORD, SALT, WORDS_PER_BLOCK
 
@@ -166,7 +166,7 @@ def check(words, hashes, out):
 
 @kernel(void(readonly(uint32), readonly(uint64), readonly(uint64), readonly(uint64), boolean[::1]))
 def check_filters(words, first_words, num_blocks, hashes, out):
-    """Set ``out[i]`` if filter i may hold any hash. See `zonebloom.sbbf.lookup.check_any`."""
+    """Set ``out[i]`` if filter i may hold any hash. See `zonebloom.sbbf.spec.check_any`."""
     for zone in range(first_words.shape[0]):
         if out[zone]:
             continue

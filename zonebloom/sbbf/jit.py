@@ -21,8 +21,7 @@ from numba.core import event
 
 from zonebloom.base.notices import warn
 from zonebloom.errors import ZoneBloomWarning
-from zonebloom.sbbf.cache_folder import path_in_cache
-from zonebloom.sbbf.kernel_loader import KERNELS
+from zonebloom.sbbf.kernel_loader import KERNELS, path_in_cache
 
 try:
     import fcntl

@@ -27,8 +27,7 @@ from pyspark.sql import types as st
 from zonebloom.base.pickling import KeyHolder
 from zonebloom.base.version import __version__
 from zonebloom.building.builder import Engine
-from zonebloom.building.tasks import TrainedTask, TrainTask
-from zonebloom.building.train import ReportRows, train_task
+from zonebloom.building.train import ReportRows, TrainedTask, TrainTask, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.versions import frame_of_arrow, spark_context
@@ -130,7 +129,7 @@ def task_frame(
     return map_batches(frame, work, schema)
 
 
-# Builds: run the tasks of `zonebloom.building.tasks` on executors.
+# Builds: run the tasks of `zonebloom.building.train` on executors.
 
 
 @contextmanager

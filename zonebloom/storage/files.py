@@ -168,9 +168,6 @@ class ReadCounter:
             self.num_bytes += num_bytes
             self.num_requests += 1
 
-    def __repr__(self) -> str:
-        return f"<ReadCounter {self.num_bytes:,} bytes in {self.num_requests:,} reads>"
-
 
 class OutputStream(Protocol):
     """A pyarrow or Python file that is open for writing."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 
-def matching_names(names: Iterable[str], name: str, ignore_case: bool = True) -> list[str]:
+def matching_names(names: Iterable[str], name: str) -> list[str]:
     """Return the names that are equal to a name. If there are none, ignore the case.
 
     >>> matching_names(["id", "ID", "Day"], "id"), matching_names(["id", "ID", "Day"], "DAY")
@@ -15,26 +15,24 @@ def matching_names(names: Iterable[str], name: str, ignore_case: bool = True) ->
     """
     names = list(names)
     equal_names = [known_name for known_name in names if known_name == name]
-    if equal_names or not ignore_case:
+    if equal_names:
         return equal_names
     lower_name = name.lower()
     return [known_name for known_name in names if known_name.lower() == lower_name]
 
 
-def find_column(names: Iterable[str], name: str, ignore_case: bool = True) -> str | None:
+def find_column(names: Iterable[str], name: str) -> str | None:
     """Return the one name that matches a name, or None if there are none or several."""
-    matches = matching_names(names, name, ignore_case)
+    matches = matching_names(names, name)
     return matches[0] if len(matches) == 1 else None
 
 
-def find_leaf(
-    schema: pa.Schema, names: Sequence[str], ignore_case: bool = True
-) -> tuple[str, ...] | None:
+def find_leaf(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...] | None:
     """Return the path of the one leaf that matches names, or None if there are none or several."""
     fields: pa.Schema | pa.StructType | None = schema
     path: list[str] = []
     for name in names:
-        match = find_column(fields.names, name, ignore_case) if fields is not None else None
+        match = find_column(fields.names, name) if fields is not None else None
         if fields is None or match is None:
             return None
         path.append(match)

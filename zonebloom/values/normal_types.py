@@ -159,7 +159,7 @@ def without_views(type_: pa.DataType) -> pa.DataType:
             return leaf if converted is storage else converted
         return _LARGE_BY_VIEW.get(leaf.id, leaf)
 
-    return _convert_at_every_depth(type_, convert)
+    return convert_at_every_depth(type_, convert)
 
 
 def with_32_bit_offsets(type_: pa.DataType) -> pa.DataType:
@@ -174,7 +174,7 @@ def with_32_bit_offsets(type_: pa.DataType) -> pa.DataType:
             return pa.list_(leaf.value_field)
         return _SMALL_BY_LARGE.get(leaf.id, leaf)
 
-    return _convert_at_every_depth(type_, convert)
+    return convert_at_every_depth(type_, convert)
 
 
 def with_64_bit_offsets(type_: pa.DataType) -> pa.DataType:
@@ -201,7 +201,7 @@ def has_python_extension(type_: pa.DataType) -> bool:
     return any(has_python_extension(type_.field(number).type) for number in range(type_.num_fields))
 
 
-def _convert_at_every_depth(
+def convert_at_every_depth(
     type_: pa.DataType, convert: Callable[[pa.DataType], pa.DataType]
 ) -> pa.DataType:
     """Convert the types nested in a type, and then the type. Return itself if none changes.
@@ -213,7 +213,7 @@ def _convert_at_every_depth(
         return convert(type_)
     fields = _nested_fields(type_)
     types = [field.type for field in fields]
-    converted = [_convert_at_every_depth(child, convert) for child in types]
+    converted = [convert_at_every_depth(child, convert) for child in types]
     if not all(map(operator.is_, types, converted)):
         type_ = _with_fields(type_, list(map(pa.Field.with_type, fields, converted)))
     return convert(type_)

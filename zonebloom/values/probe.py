@@ -80,13 +80,10 @@ def byte_forms(column: pa.DataType, value: pa.Scalar) -> list[bytes]:
 
 
 def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
-    """Return the hashes of rows that are equal to any of several literals, none of them null.
-
-    Many literals are hashed in bulk, if their type allows it.
-    """
+    """Return the hashes of rows that are equal to any of several literals, none of them null."""
     column = hashed_type(column)
-    bulk = hash_keys(column, values) if len(values) > _MAX_HASHED_SINGLY else None
-    if bulk is not None:
+    if len(values) > _MAX_HASHED_SINGLY:
+        bulk = hash_keys(column, values)
         if bulk.anywhere.size:
             return probe(column, values[int(bulk.anywhere[0])])
         hashes = bulk.of_keys_and_zeros()
@@ -139,11 +136,8 @@ class BulkProbe:
         return np.sort(np.concatenate(found))
 
 
-def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe | None:
-    """Return the hashes of many keys, or None if keys of their type have to be probed one by one.
-
-    A null equals no row, so it has no hash.
-    """
+def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe:
+    """Return the hashes of many keys. A null equals no row, so it has no hash."""
     column, kind = hashed_type(column), family(hashed_type(keys.type))
     if kind == "float" == family(column):
         return _hash_floats(column, keys)
@@ -151,7 +145,7 @@ def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe | None:
     if kind == "integer" == family(column) and hash_domain(keys.type) != hash_domain(column):
         keys, positions = _integers_in_range(keys, column)
     if hash_domain(keys.type) != hash_domain(column):
-        return None
+        return _hash_singly(column, keys)
     from zonebloom.sbbf.hashing import hash_array
 
     key_hashes = hash_array(keys)
@@ -160,6 +154,30 @@ def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe | None:
         has_null = key_hashes.null_count
         positions = np.flatnonzero(key_hashes.is_valid()) if has_null else np.arange(len(keys))
     return BulkProbe(hashes, positions, _NO_POSITIONS, _NO_HASHES, _NO_POSITIONS)
+
+
+def _hash_singly(column: pa.DataType, keys: pa.Array) -> BulkProbe:
+    """Return the hashes of keys of another type than the column, which are converted one by one."""
+    hashes, zero_hashes = [_NO_HASHES], _NO_HASHES
+    positions: list[int] = []
+    zeros: list[int] = []
+    anywhere: list[int] = []
+    for number, key in enumerate(keys):
+        if not key.is_valid:
+            continue
+        key_probe = probe(column, key)
+        if key_probe.unusable_reason is not None:
+            anywhere.append(number)
+        elif key_probe.hashes.size == 1:
+            hashes.append(key_probe.hashes)
+            positions.append(number)
+        elif key_probe.hashes.size:
+            # Only zeros have two hashes.
+            zero_hashes = key_probe.hashes
+            zeros.append(number)
+    key_numbers = (np.array(numbers, dtype=np.int64) for numbers in (positions, zeros, anywhere))
+    with_hash, with_two, everywhere = key_numbers
+    return BulkProbe(np.concatenate(hashes), with_hash, with_two, zero_hashes, everywhere)
 
 
 def hashes_among(hashes: np.ndarray, ordered: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ import xxhash
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.hash.parameters import MAX_ENTRY_BITS, BlockShape, zone_bits_for
 from zonebloom.index.table import ZoneRuns
+from zonebloom.storage.random_access import RandomAccessFile
 
 MAGIC = b"ZBBUCKET"
 VERSION = 1
@@ -43,6 +44,8 @@ MAX_ZONES = 1 << 32
 _HEAD = struct.Struct("<qd12Q4I")
 _RUN_COLUMNS = 4
 _MAX_TAIL_BYTES = 1 << 31
+# The first request reads this much of the file's end. Most tails fit in it.
+_END_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,31 @@ def decompress_nulls(data: bytes, head: Head) -> np.ndarray:
     return np.flatnonzero(np.unpackbits(bits, count=head.num_zones, bitorder="little"))
 
 
-def tail_bytes(trailer: bytes, num_bytes: int) -> int:
+def read_head(
+    file: RandomAccessFile, num_bytes: int | None, checksum: str | None
+) -> tuple[Head, ZoneRuns]:
+    """Read the end of a file, and validate every number in it.
+
+    ``num_bytes`` and ``checksum`` are the size of the file, and the XXH3-64 of tail and trailer,
+    that the catalog states. Raise `ValueError` if the file does not have them, or is damaged.
+    """
+    size = file.num_bytes
+    if num_bytes is not None and size != num_bytes:
+        raise ValueError(f"it has {size:,} bytes, but {num_bytes:,} were written")
+    end = file.read([(max(0, size - _END_BYTES), size)])[0]
+    trailer = end[-TRAILER.size :]
+    length = _tail_bytes(trailer, size) + TRAILER.size
+    if length > len(end):
+        end = file.read([(size - length, size - len(end))])[0] + end
+    data = end[-length:]
+    if len(data) != length:
+        raise ValueError("it was truncated while it was read")
+    if checksum is not None and xxhash.xxh3_64_hexdigest(data) != checksum:
+        raise ValueError("the checksum of its tail is not the catalog's")
+    return _decode_tail(data[: -TRAILER.size], trailer, size)
+
+
+def _tail_bytes(trailer: bytes, num_bytes: int) -> int:
     """Return the bytes of the tail. Raise `ValueError` if a file of this size cannot have it."""
     if len(trailer) != TRAILER.size:
         raise ValueError("it is too short")
@@ -147,8 +174,7 @@ def tail_bytes(trailer: bytes, num_bytes: int) -> int:
     return size
 
 
-def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, ZoneRuns]:
-    """Decode a tail, and validate every number in it. Raise `ValueError` if one is impossible."""
+def _decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, ZoneRuns]:
     _, checksum, _, _, _ = TRAILER.unpack(trailer)
     if xxhash.xxh64_intdigest(tail) != checksum:
         raise ValueError("the checksum of its tail does not match")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arguments import short_repr
 from zonebloom.catalog.model import Segment
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index.base_kind import IndexKind
+from zonebloom.errors import CorruptIndex
+from zonebloom.index.base_kind import IndexKind, require_tables
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.table import IndexTable, WrittenTable
 
@@ -33,14 +31,7 @@ class HashKind(IndexKind):
     finds_few_zones = True
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        known_names = [field.name for field in fields(HashParameters)]
-        unknown = [name for name in parameters if name not in known_names]
-        if unknown:
-            raise InvalidArgument(
-                f"unknown parameter {', '.join(map(short_repr, unknown))}; there is "
-                f"{', '.join(known_names)}"
-            )
-        return asdict(HashParameters(**parameters))
+        return self.check_fields(HashParameters, parameters)
 
     def create_writer(
         self,
@@ -70,7 +61,7 @@ class HashKind(IndexKind):
         )
 
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
-        from zonebloom.index.hash.merge import merge_hash_tables
+        from zonebloom.index.hash.writer import merge_hash_tables
 
         return merge_hash_tables(_require_hash_tables(tables), catalog, path)
 
@@ -96,13 +87,9 @@ class HashKind(IndexKind):
 
 
 def _require_hash_tables(tables: Sequence[IndexTable]) -> list[HashTable]:
-    """Return tables as tables of hashes. Raise `InvalidArgument` if they are of another kind."""
     from zonebloom.index.hash.table import HashTable
 
-    hash_tables = [table for table in tables if isinstance(table, HashTable)]
-    if len(hash_tables) < len(tables):
-        raise InvalidArgument("the index is not a hash index; give one of kind HASH")
-    return hash_tables
+    return require_tables(tables, HashTable, "the index is not a hash index; give one of kind HASH")
 
 
 def _measure_false_zones(tables: Sequence[HashTable]) -> float:

@@ -10,8 +10,7 @@ import numpy as np
 from numba import boolean, int64, uint64, void
 
 from zonebloom.index.hash.file import HEAD_WORDS
-from zonebloom.sbbf.addresses import address_of
-from zonebloom.sbbf.bits import count_ones, trailing_zeros
+from zonebloom.sbbf.addresses import address_of, count_ones, trailing_zeros
 from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.sbbf.xxh64 import hash_memory
 

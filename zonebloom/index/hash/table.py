@@ -22,21 +22,18 @@ import xxhash
 
 from zonebloom.base.memory_cache import MEMORY_CACHE, CacheOwner
 from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores, thread_pool
-from zonebloom.catalog.folder import MissingIndexFile
+from zonebloom.catalog.store import MissingIndexFile
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.file_end import read_file_end
 from zonebloom.index.hash.file import (
     HEAD_WORDS,
     OVERFLOW,
-    TRAILER,
     Head,
-    decode_tail,
     decompress_nulls,
+    read_head,
     slot_offset,
-    tail_bytes,
 )
 from zonebloom.index.hash.parameters import BlockShape
-from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
+from zonebloom.index.table import IndexTable, Pairs
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.storage.encryption import IndexStore, open_random_access
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
@@ -118,7 +115,7 @@ class HashTable(IndexTable):
             file = self.file
             try:
                 self.num_bytes, self._has_round_trips = file.num_bytes, file.has_round_trips
-                self.head, self.runs = self._open(num_bytes, checksum)
+                self.head, self.runs = read_head(file, num_bytes, checksum)
             except BaseException:
                 # The error's traceback would keep the file open.
                 file.close()
@@ -134,10 +131,6 @@ class HashTable(IndexTable):
         # The owner of the verified blocks that are in memory.
         self._cache_owner = CacheOwner()
         self._scratch = threading.local()
-
-    def _open(self, num_bytes: int | None, checksum: str | None) -> tuple[Head, ZoneRuns]:
-        tail, trailer = read_file_end(self.file, num_bytes, checksum, TRAILER.size, tail_bytes)
-        return decode_tail(tail, trailer, self.num_bytes)
 
     @property
     def file(self) -> RandomAccessFile:

@@ -240,13 +240,12 @@ class TupleRule(KeyRule):
     ) -> BulkProbe | None:
         """Return the hashes of tuples. None if one may have several hashes, or any."""
         bulks = list(map(hash_keys, column_types, values))
-        known = [bulk for bulk in bulks if bulk is not None]
-        if len(known) < len(bulks) or any(bulk.zeros.size + bulk.anywhere.size for bulk in known):
+        if any(bulk.zeros.size + bulk.anywhere.size for bulk in bulks):
             return None
-        positions = known[0].positions
-        for bulk in known[1:]:
+        positions = bulks[0].positions
+        for bulk in bulks[1:]:
             positions = np.intersect1d(positions, bulk.positions, assume_unique=True)
-        hashes = [bulk.hashes[np.searchsorted(bulk.positions, positions)] for bulk in known]
+        hashes = [bulk.hashes[np.searchsorted(bulk.positions, positions)] for bulk in bulks]
         nothing = np.empty(0, dtype=np.int64)
         no_hashes = np.empty(0, dtype=np.uint64)
         return BulkProbe(hash_of_hashes(hashes), positions, nothing, no_hashes, nothing)

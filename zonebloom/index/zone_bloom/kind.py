@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arguments import short_repr
-from zonebloom.catalog.model import Segment
+from zonebloom.base import arguments
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index.base_kind import IndexKind
+from zonebloom.index.base_kind import IndexKind, require_tables
 from zonebloom.index.table import IndexTable, WrittenTable
-from zonebloom.index.zone_bloom.parameters import ZoneParameters
-from zonebloom.index.zone_bloom.rows import RowTable, read_row_table, write_row_table
+from zonebloom.index.zone_bloom.rows import RowTable, write_row_table
+from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, size_for
 
 if TYPE_CHECKING:
     from zonebloom.index.zone_bloom.train import ZoneSegmentWriter
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneParameters:
+    """The parameters of the zones of an index and of their filters."""
+
+    # Rows in a zone. Its filter is sized for as many distinct values.
+    number_of_items: int = DEFAULT_NUMBER_OF_ITEMS
+    probability: float = DEFAULT_ZONE_PROBABILITY
+    # If True, the filter of a zone with few distinct values is halved while `probability` allows.
+    # The filters of Lance all have one size.
+    fold: bool = True
+
+    def __post_init__(self) -> None:
+        limit = MAX_ROWS_PER_FRAGMENT
+        if isinstance(self.number_of_items, int) and self.number_of_items > limit:
+            advice = f"a fragment has at most {limit:,} rows"
+            raise arguments.invalid_value(self.number_of_items, "number_of_items", advice)
+        arguments.require_bool(self.fold, "fold")
+        size_for(self.number_of_items, self.probability)
+
+    @property
+    def filter_bytes(self) -> int:
+        return size_for(self.number_of_items, self.probability)
 
 
 class ZoneBloom(IndexKind):
@@ -31,14 +55,7 @@ class ZoneBloom(IndexKind):
     task_size_factor = 1
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        known_names = [field.name for field in fields(ZoneParameters)]
-        unknown = [name for name in parameters if name not in known_names]
-        if unknown:
-            raise InvalidArgument(
-                f"unknown parameter {', '.join(map(short_repr, unknown))}; there is "
-                f"{', '.join(known_names)}"
-            )
-        return asdict(ZoneParameters(**parameters))
+        return self.check_fields(ZoneParameters, parameters)
 
     def create_writer(
         self,
@@ -52,15 +69,8 @@ class ZoneBloom(IndexKind):
 
         return ZoneSegmentWriter(catalog, path, ZoneParameters(**parameters))
 
-    def _open(
-        self,
-        catalog: Catalog,
-        segment: Segment,
-        path: str,
-        report: Callable[[CorruptIndex], None] | None,
-    ) -> RowTable:
-        store = catalog.decrypted_store
-        return read_row_table(store, path, segment.num_bytes, segment.checksum)
+    def table_of(self, content: pa.Buffer, path: str) -> RowTable:
+        return RowTable(content, path)
 
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
         return write_row_table(require_row_tables(tables), catalog, path)
@@ -81,11 +91,8 @@ class ZoneBloom(IndexKind):
 
 
 def require_row_tables(tables: Sequence[IndexTable]) -> list[RowTable]:
-    """Return tables as tables of filters. Raise `InvalidArgument` if they are of another kind."""
-    row_tables = [table for table in tables if isinstance(table, RowTable)]
-    if len(row_tables) < len(tables):
-        raise InvalidArgument("the index has no Bloom filters; give one of kind BLOOMFILTER")
-    return row_tables
+    problem = "the index has no Bloom filters; give one of kind BLOOMFILTER"
+    return require_tables(tables, RowTable, problem)
 
 
 def measure_filters(tables: Sequence[IndexTable]) -> tuple[np.ndarray, np.ndarray]:
@@ -95,8 +102,7 @@ def measure_filters(tables: Sequence[IndexTable]) -> tuple[np.ndarray, np.ndarra
     measurements = [
         (bloom.fill, bloom.estimated_fpp)
         for table in require_row_tables(tables)
-        for _, zones in table.zones()
-        for bloom in map(Sbbf.from_bytes, zones.filters)
+        for bloom in map(Sbbf.from_bytes, map(table.filter_words, range(len(table))))
     ]
     fill, fpp = np.array(measurements, dtype=float).reshape(-1, 2).T
     return fill, fpp

@@ -7,6 +7,8 @@ memory-mapped file would kill the process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,37 +19,63 @@ from zonebloom.base.arrays import to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.threads import map_in_order, map_slices, num_cores, thread_pool
 from zonebloom.base.version import require_known_format, with_format_version
-from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import HashingFile, IndexTable, Pairs, WrittenTable, ZoneRuns
-from zonebloom.index.zone_bloom.table import (
-    FIELDS,
-    ITEM_KEY,
-    PROBABILITY_KEY,
-    RowColumns,
-    Zones,
-    table_schema,
-    to_batch,
-)
-from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.sizing import fold_filters
-from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK, check_any
 from zonebloom.storage.files import FileCreator
 from zonebloom.storage.ipc_layout import open_uncompressed
 
 if TYPE_CHECKING:
-    from zonebloom.storage.encryption import IndexStore
+    pass
+
+ITEM_KEY = b"bloomfilter_item"
+PROBABILITY_KEY = b"bloomfilter_probability"
+
+FIELDS = pa.schema(
+    [
+        pa.field("fragment_id", pa.uint64(), nullable=False),
+        pa.field("zone_start", pa.uint64(), nullable=False),
+        pa.field("zone_length", pa.uint64(), nullable=False),
+        pa.field("has_null", pa.bool_(), nullable=False),
+        pa.field("bloom_filter_data", pa.binary(), nullable=False),
+    ]
+)
 
 # Filters of a larger batch would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
-# Bytes of filters that are copied at a time, about as many as a build writes at a time.
-_BATCH_BYTES = 4 << 20
 # Opening a table costs time per batch, so the zones of small files share a batch.
 _SHARED_BATCH_BYTES = 4 << 20
 # With fewer hashes than this, one call per hash over all zones is faster than one per zone.
 _MIN_BATCHED_HASHES = 64
 # Fewer checks than this take less time than starting threads.
 _MIN_THREADED_CHECKS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Zones:
+    """Consecutive zones of one fragment; ``filters`` are uint32, shape ``(n, words)``."""
+
+    starts: np.ndarray
+    lengths: np.ndarray
+    has_null: np.ndarray
+    filters: np.ndarray
+
+    def __len__(self) -> int:
+        return self.starts.size
+
+    def slice(self, start: int, stop: int) -> Zones:
+        part = slice(start, stop)
+        return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
+
+
+def table_schema(number_of_items: int, probability: float) -> pa.Schema:
+    """Return the schema of a table with its two metadata keys, formatted as in Lance."""
+    # Lance writes the shortest decimal that reads back exactly, and never an exponent.
+    decimal = format(Decimal(repr(float(probability))), "f")
+    return FIELDS.with_metadata(
+        {ITEM_KEY: str(number_of_items).encode(), PROBABILITY_KEY: decimal.encode()}
+    )
 
 
 class RowTable(IndexTable):
@@ -79,11 +107,11 @@ class RowTable(IndexTable):
         if not 0 < self.number_of_items <= MAX_ROWS_PER_FRAGMENT:
             raise ValueError(f"its zones claim {self.number_of_items} rows each")
         self.probability = float(metadata[PROBABILITY_KEY])
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         parts = [np.empty((2, 0), dtype=np.uint64)]
-        parts += [_filter_locations(batch, buffer) for batch in batches]
-        self.first_words, self._num_blocks = np.concatenate(parts, axis=1)
-        columns = pa.Table.from_batches(batches, reader.schema)
+        parts += [_filter_locations(batch, buffer) for batch in self._batches]
+        self.first_words, self.num_blocks = np.concatenate(parts, axis=1)
+        columns = pa.Table.from_batches(self._batches, reader.schema)
         ids, starts, lengths = (to_numpy(columns[i]) for i in range(3))
         # The sum of start and length could overflow, so compare differences.
         limit = np.uint64(MAX_ROWS_PER_FRAGMENT)
@@ -92,22 +120,17 @@ class RowTable(IndexTable):
         self.runs = ZoneRuns.from_zones(ids, starts, lengths, self.number_of_items)
         self.has_null = to_numpy(columns[3])
 
-    @property
-    def num_blocks(self) -> np.ndarray:
-        """Return the number of blocks of each zone's filter, uint64, shape ``(zones,)``."""
-        return self._num_blocks
-
     def filter_words(self, zone: int) -> np.ndarray:
         first = int(self.first_words[zone])
-        return self.words[first : first + int(self._num_blocks[zone]) * WORDS_PER_BLOCK]
+        return self.words[first : first + int(self.num_blocks[zone]) * WORDS_PER_BLOCK]
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         num_zones = self.first_words.size
         if hashes.size * num_zones < _MIN_THREADED_CHECKS:
-            return check_any(self.words, self.first_words, self._num_blocks, hashes).nonzero()[0]
+            return check_any(self.words, self.first_words, self.num_blocks, hashes).nonzero()[0]
 
         def check(part: slice) -> np.ndarray:
-            return check_any(self.words, self.first_words[part], self._num_blocks[part], hashes)
+            return check_any(self.words, self.first_words[part], self.num_blocks[part], hashes)
 
         return np.flatnonzero(np.concatenate(map_slices(num_zones, check)))
 
@@ -142,24 +165,10 @@ class RowTable(IndexTable):
         blocks.check(self.filter_words(zone), hashes, hit)
         return hit
 
-    def zones(self) -> Iterator[tuple[int, Zones]]:
-        """Yield all zones with the id of their fragment, a few megabytes at a time."""
-        fragment_ids, num_blocks = self.fragment_ids, self.num_blocks
-        changes = (np.diff(fragment_ids) != 0) | (np.diff(num_blocks) != 0)
-        for first, end in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(self)]):
-            if first == end:
-                continue
-            step = max(1, _BATCH_BYTES // (int(num_blocks[first]) * BYTES_PER_BLOCK))
-            for start in range(first, end, step):
-                part = slice(start, min(start + step, end))
-                words = np.stack([self.filter_words(zone) for zone in range(part.start, part.stop)])
-                zones = Zones(self.starts[part], self.lengths[part], self.has_null[part], words)
-                yield int(fragment_ids[first]), zones
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> list[pa.RecordBatch]:
+        """Return the rows, with the metadata of Lance alone."""
         schema = table_schema(self.number_of_items, self.probability)
-        for fragment_id, zones in self.zones():
-            yield to_batch(fragment_id, zones, schema)
+        return [pa.RecordBatch.from_arrays(part.columns, schema=schema) for part in self._batches]
 
     def to_table(self) -> pa.Table:
         schema = table_schema(self.number_of_items, self.probability)
@@ -187,6 +196,22 @@ def _filter_locations(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
     return np.stack([starts // 4, sizes // BYTES_PER_BLOCK]).astype(np.uint64)
 
 
+def _to_batch(
+    fragment_id: int, zones: Zones, words: np.ndarray, sizes: np.ndarray, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return zones of one fragment as a batch, with other filters than theirs.
+
+    ``words`` has the filters one after another, uint32; ``sizes`` the words of each, int64.
+    """
+    offsets = np.zeros(len(zones) + 1, dtype=np.int32)
+    np.cumsum(4 * sizes, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(words.reshape(-1))]
+    filters = pa.Array.from_buffers(pa.binary(), len(zones), buffers)
+    ids = np.full(len(zones), fragment_id, dtype=np.uint64)
+    columns = map(pa.array, (ids, zones.starts, zones.lengths, zones.has_null))
+    return pa.RecordBatch.from_arrays([*columns, filters], schema=schema)
+
+
 class RowTableWriter:
     def __init__(
         self,
@@ -202,19 +227,23 @@ class RowTableWriter:
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer = pa.ipc.new_file(self._file, self._schema)
         self._num_zones = 0
-        self._pending: list[RowColumns] = []
+        self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
 
     def write(self, fragment_id: int, zones: Zones) -> None:
         step = max(1, _MAX_BATCH_BYTES // zones.filters.strides[0])
         for start in range(0, len(zones), step):
             part = zones.slice(start, start + step)
-            rows = RowColumns.of_zones(fragment_id, part, *self._filters_to_write(part))
-            if self._pending_bytes + rows.num_bytes > min(_SHARED_BATCH_BYTES, _MAX_BATCH_BYTES):
-                self._write_pending()
-            self._pending.append(rows)
-            self._pending_bytes += rows.num_bytes
-        self._num_zones += len(zones)
+            filters = self._filters_to_write(part)
+            self.write_batch(_to_batch(fragment_id, part, *filters, self._schema))
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows of `table_schema`."""
+        if self._pending_bytes + batch.nbytes > min(_SHARED_BATCH_BYTES, _MAX_BATCH_BYTES):
+            self._write_pending()
+        self._pending.append(batch)
+        self._pending_bytes += batch.nbytes
+        self._num_zones += batch.num_rows
 
     def _filters_to_write(self, zones: Zones) -> tuple[np.ndarray, np.ndarray]:
         """Return the filters, one after another, and the words of each."""
@@ -230,8 +259,8 @@ class RowTableWriter:
 
     def _write_pending(self) -> None:
         if self._pending:
-            rows = RowColumns.concatenate(self._pending)
-            self._writer.write_batch(rows.to_batch(self._schema))
+            rows = pa.Table.from_batches(self._pending, self._schema).combine_chunks()
+            self._writer.write_table(rows)
         self._pending, self._pending_bytes = [], 0
 
     def close(self) -> WrittenTable:
@@ -250,13 +279,9 @@ def write_row_table(tables: Sequence[RowTable], creator: FileCreator, path: str)
     writer = RowTableWriter(creator, path, tables[0].number_of_items, tables[0].probability)
     try:
         for table in tables:
-            for fragment_id, zones in table.zones():
-                writer.write(fragment_id, zones)
+            for batch in table.batches():
+                writer.write_batch(batch)
     except BaseException:
         writer.abort()
         raise
     return writer.close()
-
-
-def read_row_table(store: IndexStore, path: str, num_bytes: int, checksum: str) -> RowTable:
-    return RowTable(read_file(store, path, num_bytes, checksum), path)

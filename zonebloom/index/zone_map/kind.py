@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +13,10 @@ import pyarrow.types as pt
 from zonebloom.base import arguments
 from zonebloom.base.arguments import short_repr
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
-from zonebloom.catalog.folder import read_file
-from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, Segment
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index.base_kind import IndexKind
+from zonebloom.errors import InvalidArgument
+from zonebloom.index.base_kind import IndexKind, require_tables
 from zonebloom.index.table import HashingFile, IndexTable, WrittenTable
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, LeafPredicate
 from zonebloom.values.literal import Unanswerable
@@ -86,17 +85,10 @@ class ZoneMap(IndexKind):
 
         return ZoneMapWriter(catalog, path, column_type, parameters["number_of_items"])
 
-    def _open(
-        self,
-        catalog: Catalog,
-        segment: Segment,
-        path: str,
-        report: Callable[[CorruptIndex], None] | None,
-    ) -> ZoneMapTable:
+    def table_of(self, content: pa.Buffer, path: str) -> ZoneMapTable:
         from zonebloom.index.zone_map.table import ZoneMapTable
 
-        store = catalog.decrypted_store
-        return ZoneMapTable(read_file(store, path, segment.num_bytes, segment.checksum), path)
+        return ZoneMapTable(content, path)
 
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
         from zonebloom.index.zone_map.table import write_zone_map
@@ -117,13 +109,10 @@ class ZoneMap(IndexKind):
 
 
 def require_zone_maps(tables: Sequence[IndexTable]) -> list[ZoneMapTable]:
-    """Return tables as zone maps. Raise `InvalidArgument` if they are of another kind."""
     from zonebloom.index.zone_map.table import ZoneMapTable
 
-    zone_maps = [table for table in tables if isinstance(table, ZoneMapTable)]
-    if len(zone_maps) < len(tables):
-        raise InvalidArgument("the index is not a zone map; give one of kind ZONEMAP")
-    return zone_maps
+    problem = "the index is not a zone map; give one of kind ZONEMAP"
+    return require_tables(tables, ZoneMapTable, problem)
 
 
 def mean_zones_kept(tables: Sequence[ZoneMapTable]) -> float:

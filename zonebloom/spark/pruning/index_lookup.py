@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import collected_warnings, warn
-from zonebloom.catalog.names import VERSIONS
+from zonebloom.catalog.model import VERSIONS
 from zonebloom.catalog.place import (
     default_index_folder,
     root_of_index,
