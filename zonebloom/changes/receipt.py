@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import UnionType
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
+from zonebloom.base.display import Displayed
 from zonebloom.base.text import bytes_text, count_text, table_text, time_text
 from zonebloom.base.version import __version__
 from zonebloom.errors import InvalidArgument
@@ -151,24 +151,16 @@ class Traces(Displayed):
             return "Nothing holds these keys."
         return "Nothing that the receipt names is left. Give the keys or the filter to search all."
 
-    def _cells(self) -> list[list[object]]:
-        return [
-            [trace.kind, trace.path, ", ".join(trace.versions), trace.reason]
-            for trace in self.found
-        ]
-
     def __str__(self) -> str:
         lines = [self.verdict]
         if self.found:
-            lines.append(table_text(["kind", "path", "versions", "why"], self._cells()))
+            cells = [
+                [part.kind, part.path, ", ".join(part.versions), part.reason] for part in self.found
+            ]
+            lines.append(table_text(["kind", "path", "versions", "why"], cells))
         if self.calls:
             lines += ["These calls remove them, and older versions with them:", *self.calls]
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        headers = ["kind", "path", "versions", "why"]
-        table = table_html(headers, self._cells()) if self.found else ""
-        return styled_html(title_html(self.verdict), table, list_html(self.calls))
 
 
 @dataclass(frozen=True, repr=False)
@@ -321,25 +313,25 @@ class Receipt(Displayed):
         return dataset.check_receipt(self, keys, filter=filter, purge=purge)
 
     def __str__(self) -> str:
-        lines = [self._title(), *self._sentences()]
+        what = {"erase": "Erasure", "upsert": "Upsert"}[self.operation]
+        state = "" if self.is_committed else " (nothing was changed)"
+        figures = table_text(["", ""], self._figures()).splitlines()[1:]
+        lines = [f"{what} in {self.location}{state}", *(f"  {line}" for line in figures)]
+        lines.append(f"  {self._proof()}")
         if self.traces is not None:
             lines.append(str(self.traces))
         return "\n".join(lines)
-
-    def _title(self) -> str:
-        what = {"erase": "Erasure", "upsert": "Upsert"}[self.operation]
-        state = "" if self.is_committed else " (nothing was changed)"
-        return f"{what} in {self.location}{state}"
 
     def _figures(self) -> list[list[object]]:
         keys = f"{self.keys.count:,} of {', '.join(self.columns)}" if self.columns else "a filter"
         version = self.version_before
         if self.version_after != self.version_before:
             version = f"{version} -> {self.version_after}"
+        start, end = map(datetime.fromisoformat, (self.started_at, self.finished_at))
         figures: list[list[object]] = [
             ["keys", keys],
             ["table", f"{self.table}{f', version {version}' if version else ''}"],
-            ["time", f"{self.started_at}, {time_text(self._seconds())}"],
+            ["time", f"{self.started_at}, {time_text((end - start).total_seconds())}"],
         ]
         for name, count in (
             ("rows deleted", self.num_deleted),
@@ -356,11 +348,6 @@ class Receipt(Displayed):
             figures.append([name, f"{len(files):,} ({rows:,} rows, {bytes_text(size)})"])
         return figures
 
-    def _sentences(self) -> list[str]:
-        lines = ["  " + line for line in table_text(["", ""], self._figures()).splitlines()[1:]]
-        lines.append(f"  {self._proof()}")
-        return lines
-
     def _proof(self) -> str:
         check = self.verification
         if check is None:
@@ -372,15 +359,6 @@ class Receipt(Displayed):
             f"proven: all {check.num_rows:,} rows of the new files were read without an index, "
             f"and {with_keys} of them hold{'s' if check.num_rows_with_keys == 1 else ''} a key"
         )
-
-    def _seconds(self) -> float:
-        start, end = map(datetime.fromisoformat, (self.started_at, self.finished_at))
-        return (end - start).total_seconds()
-
-    def _repr_html_(self) -> str:
-        rows = [*self._figures(), ["verification", self._proof()]]
-        traces = "" if self.traces is None else self.traces._repr_html_()
-        return styled_html(title_html(self._title()), table_html(["", ""], rows), traces)
 
 
 def utc_text(seconds: float) -> str:
