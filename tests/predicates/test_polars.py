@@ -559,15 +559,14 @@ def test_filters_over_several_rows_raise(expression):
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        (C("zz") == 1, "zz"),
+        (C("zz") == 1, "no column 'zz'.*the dataset has i8, i32"),
         (C("i64") == "a", "compare string with numeric"),
         (C("i64") + 1, "Boolean"),
     ],
 )
 def test_polars_errors_become_filter_errors(expression, words):
-    filter, _ = translate_polars(expression, TABLE.schema)
     with pytest.raises(FilterError, match=words):
-        filter.matching_rows(TABLE)
+        translate_polars(expression, TABLE.schema)[0].matching_rows(TABLE)
 
 
 def test_only_expressions_are_filters():
