@@ -25,7 +25,6 @@ from zonebloom.index.row_keys.rules import (
     TokenRule,
     TupleRule,
     column_values,
-    default_name,
     rule_json,
 )
 from zonebloom.index.row_keys.tokens import TRIGRAMS, WORDS
@@ -188,7 +187,8 @@ class IndexRequest:
             rule, columns = self._rule_and_columns(target, opened)
             name = self.name
             if name is None:
-                name = self._default_name(default_name(rule, [c.name for c in columns]), opened)
+                stem = "_".join([*(column.name for column in columns), *rule.name_parts])
+                name = self._default_name(stem, opened)
             specs.append(
                 IndexSpec(
                     self._checked_name(name, opened),

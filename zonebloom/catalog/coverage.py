@@ -99,7 +99,7 @@ class KnownFiles:
             compute: Any = pc
             found = compute.index_in(fragments.keys, value_set=entries.texts("key"))
             return cls(fragments, entries, to_numpy(found.fill_null(_NO_ROW)).astype(np.int64))
-        rows = [entries.row_of(fragment.key, _NO_ROW) for fragment in fragments]
+        rows = [entries.rows.get(fragment.key, _NO_ROW) for fragment in fragments]
         return cls(fragments, entries, np.array(rows, np.int64))
 
     @property

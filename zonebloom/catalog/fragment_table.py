@@ -73,12 +73,9 @@ class FragmentTable(Mapping[str, KnownFragment]):
     def _fragments(self) -> dict[str, KnownFragment]:
         return {fragment.key: fragment for fragment in self.fragments_at(None)}
 
-    def row_of(self, key: str, default: int) -> int:
-        """Return the row of a key in the table."""
-        return self._rows.get(key, default)
-
     @cached_property
-    def _rows(self) -> dict[str, int]:
+    def rows(self) -> dict[str, int]:
+        """The row of each key in the table."""
         return {key: row for row, key in enumerate(self.table["key"].to_pylist())}
 
     def fragments_at(self, rows: np.ndarray | None) -> Iterator[KnownFragment]:

@@ -130,11 +130,6 @@ class IndexEntry:
         return self.parameters["number_of_items"]
 
     @property
-    def field_or_column(self) -> tuple[str, ...]:
-        """The stable identifier of the column, or its path if it has none."""
-        return self.field or self.column
-
-    @property
     def file_sizes(self) -> dict[tuple[str, str], int]:
         files = {}
         for segment in self.segments:

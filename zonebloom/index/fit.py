@@ -19,7 +19,7 @@ def find_misfit(entry: IndexEntry, source: Source) -> str | None:
     if isinstance(rule, UnknownRule):
         return f"{index} cannot be used, because {rule.problem}; a newer zonebloom may know it"
     types: list[pa.DataType] = []
-    columns = [(entry.column, entry.field_or_column)]
+    columns = [(entry.column, entry.field or entry.column)]
     columns += zip(rule.other_columns, rule.other_fields, strict=True)
     for path, stable_id in columns:
         column, leaf = ".".join(path), find_leaf_type(source.schema, path)

@@ -84,7 +84,12 @@ class CatalystTranslator:
             terms.extend(term.terms if isinstance(term, ast.And) else (term,))
         # Spark adds an IS NOT NULL for each comparison and each join key. A Bloom filter cannot
         # answer these, so drop them if there are other terms.
-        terms = [term for term in terms if not _is_not_null(term)] or terms
+        others = [
+            term
+            for term in terms
+            if not (isinstance(term, ast.Not) and isinstance(term.term, ast.IsNull))
+        ]
+        terms = others or terms
         predicate = ast.conjunction(terms) if terms else ast.Constant(True)
         return with_type_requirement(predicate, self._comparer.unfitting_columns)
 
@@ -210,10 +215,6 @@ def opaque_reason(text: str) -> str | None:
         ):
             return f"it is not known how Spark compares a column with {key}"
     return None
-
-
-def _is_not_null(term: ast.Predicate) -> bool:
-    return isinstance(term, ast.Not) and isinstance(term.term, ast.IsNull)
 
 
 def _parse_literals(node: CatalystNode, type_: str) -> list[Literal]:

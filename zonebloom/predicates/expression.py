@@ -169,13 +169,11 @@ def _is_in(
         is_member = column.isin(values)
     if null_matches:
         return is_member | is_null
-    # PyArrow's is_in returns false for null, but IN returns null in SQL.
-    return is_member | (is_null & _null_expression()) if exact else is_member
-
-
-def _null_expression() -> pc.Expression:
-    # pa.scalar(None) would import pandas to recognise the nulls of pandas.
-    return pc.scalar(pa.nulls(1, pa.bool_())[0])
+    if not exact:
+        return is_member
+    # PyArrow's is_in returns false for null, but IN returns null in SQL. pa.scalar(None) would
+    # import pandas to recognise the nulls of pandas.
+    return is_member | (is_null & pc.scalar(pa.nulls(1, pa.bool_())[0]))
 
 
 def _comparison_sides(

@@ -436,7 +436,8 @@ class DuckDBTranslator(SqlTranslator):
                     "compare it: id = 42",
                     node,
                 )
-            groups[_is_answerable(predicate)].append(expression)
+            is_answerable = all(part.requires is not None for part in ast.unknowns(predicate))
+            groups[is_answerable].append(expression)
         joined = tuple(join_by_and(group) for group in groups.values() if group)
         return DuckDBFilter(self.text.strip(), plain, joined)
 
@@ -1078,10 +1079,6 @@ def _reason(name: str) -> str:
     if require_call(("column",), name, ["text"], ignores_case=False) is not None:
         return TEXT_REASON
     return "hashes of values do not answer it"
-
-
-def _is_answerable(predicate: Predicate) -> bool:
-    return all(part.requires is not None for part in ast.unknowns(predicate))
 
 
 def _is_constant(node: Any) -> bool:

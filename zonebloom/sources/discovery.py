@@ -656,7 +656,7 @@ def open_files(source: Any, options: SourceOptions) -> Source:
     Raise `SourceError` if it is no source, or `InvalidArgument` for options that it cannot use.
     """
     is_delta = _is_delta(source)
-    if is_delta or _is_iceberg(source) or _is_memory(source):
+    if is_delta or _is_iceberg(source) or isinstance(source, pa.Table):
         require_no_schema(source, options.schema)
         if options.parquet_keys is not None:
             raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
@@ -704,10 +704,6 @@ def _is_delta(source: Any) -> bool:
 
 def _is_iceberg(source: Any) -> bool:
     return _is_instance(source, "pyiceberg.table", "Table")
-
-
-def _is_memory(source: Any) -> bool:
-    return _is_instance(source, "pyarrow", "Table")
 
 
 def _is_instance(source: Any, module: str, class_name: str) -> bool:

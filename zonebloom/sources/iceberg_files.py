@@ -116,14 +116,6 @@ def _path_bounds(data: DataFile) -> tuple[bytes, bytes]:
     return low, high
 
 
-def _after_all(high: bytes) -> bytes:
-    """Return a bound of all paths that begin with the greatest one, which may be cut off.
-
-    No path holds the byte 255, because paths are UTF-8.
-    """
-    return high + b"\xff"
-
-
 class DeleteFileIndex:
     """The delete files of a snapshot by what they apply to: partition, data file, or all files."""
 
@@ -182,7 +174,8 @@ class DeleteFileIndex:
                 if referenced is None and low == high and low.decode(errors="replace") in locations:
                     referenced = low.decode()
                 key = file.partition if referenced is None else referenced
-                delete = PositionDeleteFile(path, number, low, _after_all(high))
+                # The greatest path may be cut off. No path has the byte 255, because it is UTF-8.
+                delete = PositionDeleteFile(path, number, low, high + b"\xff")
                 positions.setdefault(key, []).append(delete)
         self._positions = {
             key: PositionDeletes(filesystem, files) for key, files in positions.items()

@@ -236,8 +236,9 @@ class StoreHandler(pafs.FileSystemHandler):
         max_listed = _OBJECTS_PER_PAGE + 4 * len(keys)
         heads: dict[str, ObjectMeta] = {}
         with _as_os_errors():
+            prefix = posixpath.commonpath([posixpath.dirname(first), posixpath.dirname(last)])
             # A listing begins after the given key, so give it a key before the first one.
-            objects = self._list_objects(_shared_prefix(first, last), first[:-1])
+            objects = self._list_objects(prefix, first[:-1])
             for number, meta in enumerate(objects):
                 if meta["path"] in keys:
                     heads[keys[meta["path"]]] = meta
@@ -451,10 +452,6 @@ def _open_bucket(name: str, config: tuple[tuple[str, Any], ...]) -> StoreHandler
     is_http = options.get("endpoint", "").startswith("http://")
     store = S3Store(name, client_options={"allow_http": is_http}, **options)
     return StoreHandler(store, f"{name}/")
-
-
-def _shared_prefix(first: str, last: str) -> str:
-    return posixpath.commonpath([posixpath.dirname(first), posixpath.dirname(last)])
 
 
 def _file_info(path: str, meta: ObjectMeta) -> pafs.FileInfo:

@@ -81,22 +81,14 @@ class BlockShape(NamedTuple):
         return (1 << self.zone_bits) - 1
 
 
-def needed_hash_bits(num_pairs: int, probability: float) -> int:
-    """Return how many leading bits of a hash tell absent keys apart well enough.
-
-    >>> needed_hash_bits(20_000_000, 0.004)
-    33
-    """
-    return max(1, ceil(log2(max(num_pairs, 1) / probability)))
-
-
 def hash_bits_to_keep(num_pairs: int, probability: float) -> int:
     """Return how many leading bits a new segment keeps. Small segments have a reserve for merges.
 
     >>> [hash_bits_to_keep(count, 0.004) for count in (1000, 1_000_000, 20_000_000)]
     [26, 33, 33]
     """
-    needed = needed_hash_bits(num_pairs, probability)
+    # So many leading bits of a hash tell absent keys apart well enough.
+    needed = max(1, ceil(log2(max(num_pairs, 1) / probability)))
     return max(needed, min(needed + _SPARE_BITS, _MAX_HASH_BITS_WITH_SPARE))
 
 

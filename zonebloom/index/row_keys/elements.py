@@ -23,19 +23,13 @@ from zonebloom.values.normal_types import decoded_type
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
-def has_elements(type_: pa.DataType) -> bool:
-    return (
-        pt.is_list(type_)
-        or pt.is_large_list(type_)
-        or pt.is_fixed_size_list(type_)
-        or pt.is_list_view(type_)
-        or pt.is_large_list_view(type_)
-    )
-
-
 def element_type(list_type: Any, field: Sequence[str]) -> pa.DataType | None:
     """Return the type of the elements of a list, or of a field of its structs. None if unknown."""
-    if not has_elements(list_type):
+    has_elements = (
+        *(pt.is_list, pt.is_large_list, pt.is_fixed_size_list),
+        *(pt.is_list_view, pt.is_large_list_view),
+    )
+    if not any(test(list_type) for test in has_elements):
         return None
     if not field:
         return list_type.value_type

@@ -462,11 +462,6 @@ def rule_json(rule: KeyRule) -> dict[str, Any]:
     return {} if rule == VALUES else {"keys": rule.name, **json.loads(to_json(rule.parameters))}
 
 
-def default_name(rule: KeyRule, columns: Sequence[str]) -> str:
-    """Return the default name of an index, without the suffix ``_idx``."""
-    return "_".join([*columns, *rule.name_parts])
-
-
 def columns_of_entry(entry: IndexEntry) -> tuple[ColumnPath, ...]:
     """Return the paths of all columns of an index."""
     return entry.column, *rule_of(entry.rule).other_columns

@@ -66,11 +66,6 @@ def true_interval(column_type: pa.DataType, leaf: Compares | Equals) -> Interval
     return _interval(column_type, "=" if isinstance(leaf, Equals) else leaf.operator, leaf.value)
 
 
-def false_interval(column_type: pa.DataType, leaf: Compares) -> Interval | None:
-    """Return the interval of values, without NaN, for which a comparison may be false."""
-    return _interval(column_type, _NEGATED[leaf.operator], leaf.value)
-
-
 def _interval(column_type: pa.DataType, operator: str, value: pa.Scalar) -> Interval | None:
     type_ = normalized_type(column_type)
     literal = Literal.from_scalar(value)
@@ -208,7 +203,8 @@ class ZoneBounds:
             return np.flatnonzero(self.null_count < self.lengths)
         may_be_false = self.has_null | (self.nan_count > 0)
         if isinstance(leaf, Compares):
-            return np.flatnonzero(may_be_false | self._overlaps(false_interval(column_type, leaf)))
+            interval = _interval(column_type, _NEGATED[leaf.operator], leaf.value)
+            return np.flatnonzero(may_be_false | self._overlaps(interval))
         interval = true_interval(column_type, leaf)
         if interval is None or interval.low is not interval.high:
             return np.arange(self.lengths.size)
