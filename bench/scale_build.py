@@ -23,8 +23,7 @@ from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter, merge_hash_tables
 from zonebloom.index.table import WrittenTable
-from zonebloom.index.zone_bloom.kind import ZoneParameters
-from zonebloom.index.zone_bloom.rows import RowTableWriter, Zones
+from zonebloom.index.zone_bloom.rows import RowTableWriter, ZoneParameters, Zones
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY

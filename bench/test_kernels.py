@@ -11,7 +11,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.index.zone_bloom.kind import ZoneParameters
+from zonebloom.index.zone_bloom.rows import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_tests import KeySet
@@ -42,7 +42,7 @@ def test_hash_and_insert_int64(versus):
 @pytest.mark.parametrize("zones", [2_441])
 def test_one_key_in_all_zones(versus, zones):
     """Check one key in every zone of 20 M rows, compared with NumPy doing the same."""
-    from zonebloom.sbbf.spec import check_one
+    from zonebloom.sbbf.lookup import check_one
 
     words = np.zeros(zones * 8192, dtype=np.uint32)
     first = np.arange(zones, dtype=np.uint64) * np.uint64(8192)

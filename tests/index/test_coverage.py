@@ -10,8 +10,7 @@ import pytest
 from helpers import cases
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
-from zonebloom.catalog.coverage import FragmentColumns, compute_coverage
-from zonebloom.catalog.drift import Drift, measure_drift
+from zonebloom.catalog.coverage import Drift, FragmentColumns, compute_coverage, measure_drift
 from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.sources.source import Fragment

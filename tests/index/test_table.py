@@ -16,11 +16,11 @@ from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import FORMAT_VERSION
 from zonebloom.catalog.store import read_file
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.zone_bloom.kind import ZoneParameters
 from zonebloom.index.zone_bloom.rows import (
     FIELDS,
     RowTable,
     RowTableWriter,
+    ZoneParameters,
     table_schema,
 )
 from zonebloom.index.zone_bloom.train import train_zones

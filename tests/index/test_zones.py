@@ -13,7 +13,7 @@ from seams import set_constant
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.zone_bloom import train as zones_module
-from zonebloom.index.zone_bloom.kind import ZoneParameters
+from zonebloom.index.zone_bloom.rows import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import hashing
 

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from zonebloom.predicates.message_pack import unpack
+from zonebloom.predicates.polars_expression import unpack
 
 C = pl.col
 EXPRESSIONS = [

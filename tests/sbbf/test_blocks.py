@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seams import set_constant
 
-from zonebloom.sbbf import blocks, spec
+from zonebloom.sbbf import blocks, lookup
 from zonebloom.sbbf.spec import SALT
 
 BLOCK_COUNTS = [1, 2, 3, 5, 31, 64, 604, 1024]
@@ -108,17 +108,17 @@ def test_check_any_equals_checking_each_filter():
 
 @pytest.mark.parametrize("max_checks", [0, 10**9])
 def test_numpy_and_kernels_find_the_same(monkeypatch, max_checks):
-    set_constant(monkeypatch, spec, "KERNELS", without_thread(max_checks))
+    set_constant(monkeypatch, lookup, "KERNELS", without_thread(max_checks))
     words, firsts, counts, values_by_filter = several_filters()
     hashes = hashes_of([v for part in values_by_filter for v in part[:40]])
     for some in (hashes[:0], hashes[:1], hashes[7:90], np.array([0, 2**64 - 1], dtype=np.uint64)):
         out = np.zeros(len(firsts), dtype=bool)
         blocks.check_filters(words, firsts, counts, some, out)
-        assert spec.check_any(words, firsts, counts, some).tolist() == out.tolist()
+        assert lookup.check_any(words, firsts, counts, some).tolist() == out.tolist()
     for hashed in hashes:
         out[:] = False
         blocks.check_filters(words, firsts, counts, hashed.reshape(1), out)
-        assert spec.check_one(words, firsts, counts, hashed).tolist() == out.tolist()
+        assert lookup.check_one(words, firsts, counts, hashed).tolist() == out.tolist()
 
 
 def insert_zones(zones, num_blocks, zone_rows, values, *, first_row=0, bit=0, splits=()):

@@ -18,8 +18,8 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, StaleIndexWarning, ZoneBloomError
-from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.storage.fsspec_files import with_os_errors
+from zonebloom.storage.object_store import as_arrow_filesystem
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -28,8 +28,8 @@ from zonebloom.errors import (
     SourceError,
     StaleIndexWarning,
 )
-from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.storage import object_store
+from zonebloom.storage.object_store import as_arrow_filesystem
 from zonebloom.storage.store import identities, store_of
 
 ROWS = 6_000

@@ -29,7 +29,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.row_keys.rules import VALUES
-from zonebloom.index.validate_rows import RowValidation
+from zonebloom.index.validate import RowValidation
 from zonebloom.parquet.footer import footer_digest
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column

@@ -34,8 +34,7 @@ from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
 from zonebloom.index.kinds import index_kind, kind_of
 from zonebloom.index.row_keys.rules import rule_of
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.sources.column_batches import Column
-from zonebloom.sources.int96 import int96_leaves
+from zonebloom.sources.column_batches import Column, int96_leaves
 from zonebloom.sources.source import Source
 
 # Bytes of data below which this process trains alone, because sending tasks elsewhere takes longer.

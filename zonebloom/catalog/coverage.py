@@ -5,7 +5,7 @@ These modules answer whether an index still fits the files:
     freshness.py        are files still the files that were indexed?
     coverage.py         which fragments does one catalog version know, and under which ids?
     scan/opened.py      takes snapshots with a coverage of the current files, and warns of gaps
-    drift.py            how far have the files moved away from what some indices cover?
+    `measure_drift`     how far have the files moved away from what some indices cover?
 
 There may be very many files, so a coverage has columns. Objects are made for files that changed,
 and for callers that ask for fragments.
@@ -299,3 +299,40 @@ def coverage_of_states(
         for number in compared.tolist()
     )
     return Coverage(files, states, positions, ids, seen_at, is_reusable)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The bytes of each file that was indexed, appended or deleted.
+
+    A rewritten file counts as one deleted and one appended file.
+    """
+
+    indexed: tuple[int, ...]
+    appended: tuple[int, ...]
+    deleted: tuple[int, ...]
+
+
+def measure_drift(
+    version: Version, index_names: Iterable[str], fragments: Sequence[PresentFragment]
+) -> Drift:
+    """Compare the files that exist now with the files that all named indices cover."""
+    entries = [version.indices.get(name) for name in index_names]
+    ids_of_indices = [entry.fragment_ids if entry else set[int]() for entry in entries]
+    covered_ids = set.intersection(*ids_of_indices) if ids_of_indices else set[int]()
+    # A changed file has a new id, so equal ids mean an unchanged file.
+    unchanged = {fragment.fragment_id for fragment in fragments} & covered_ids
+    sizes = {entry.fragment_id: entry.identity.size for entry in version.fragments.values()}
+    known_sizes = [sizes[i] for i in covered_ids if i in sizes]
+    # The catalog may no longer know the size of a deleted file: assume the average of the others.
+    average = sum(known_sizes) // len(known_sizes) if known_sizes else 1
+    indexed = {i: sizes.get(i, average) for i in sorted(covered_ids)}
+    return Drift(
+        indexed=tuple(indexed.values()),
+        appended=tuple(
+            fragment.identity.size
+            for fragment in fragments
+            if fragment.fragment_id not in unchanged
+        ),
+        deleted=tuple(size for i, size in indexed.items() if i not in unchanged),
+    )

@@ -15,8 +15,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.index.matching import IndexView
 from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.probe import hash_keys
-from zonebloom.values.time_zones import time_zone_mismatch_message
-from zonebloom.values.types import hash_domain, is_comparable
+from zonebloom.values.types import hash_domain, is_comparable, time_zone_mismatch_message
 
 # A batch of the zones of zeros has about so many rows.
 _MAX_BATCH_PAIRS = 1 << 16

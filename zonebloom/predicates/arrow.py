@@ -3,6 +3,18 @@
 If the serialized expression has a layout that `arrow_form` does not know, the whole filter becomes
 `Unknown`. This is slower but never wrong. A comparison in which PyArrow would round a value also
 becomes `Unknown`.
+
+`statistics_safe_filter` selects the part of a filter by which pyarrow may skip row groups. pyarrow
+assumes that all values of a row group lie between the minimum and the maximum of its statistics.
+This is wrong for two kinds of types:
+
+    floating point   Statistics ignore NaN, so pyarrow would lose rows for which ``f <> 73`` or
+                     ``NOT f > 73`` is true. They also ignore the sign of zeros, but ``f IN (0.0)``
+                     distinguishes 0.0 from -0.0.
+    decimals         Some old writers ordered them by their bytes. Their files do not say so.
+
+Comparisons that are not negated are safe, because they are false for NaN. For other types the
+statistics are correct wherever pyarrow uses them. pyarrow counts nulls separately.
 """
 
 from __future__ import annotations
@@ -12,6 +24,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zonebloom.base.arrays import decode_dictionary
 from zonebloom.errors import FilterError
@@ -23,6 +36,7 @@ from zonebloom.predicates.arrow_form import (
     parse_entries,
     plain_literals,
     read_expression,
+    referenced_columns,
     require_bounded_depth,
     subexpression,
 )
@@ -33,14 +47,16 @@ from zonebloom.predicates.expression import (
 )
 from zonebloom.predicates.sql_literals import refuse_uuid_text
 from zonebloom.predicates.text_requirements import like_tokens, require_call, require_like
-from zonebloom.values.columns import resolve_type
+from zonebloom.values.columns import find_leaf_type, resolve_type
 from zonebloom.values.literal import Unanswerable
-from zonebloom.values.time_zones import TIME_ZONE_ADVICE, time_zone_mismatch_message
+from zonebloom.values.normal_types import innermost_types
 from zonebloom.values.types import (
+    TIME_ZONE_ADVICE,
     family,
     has_nulls_outside_bitmap,
     is_lossless_cast,
     may_hold_nan,
+    time_zone_mismatch_message,
     time_zones_differ,
 )
 
@@ -54,6 +70,8 @@ _TEXT_FUNCTIONS = {
     "ends_with": "ends_with",
 }
 _ARROW_COMPARISONS = {"equal": "=", "less": "<", "less_equal": "<=", "greater": ">"}
+
+
 _ARROW_COMPARISONS |= {"greater_equal": ">=", "not_equal": "!="}
 
 
@@ -356,3 +374,68 @@ def _check_operand_time_zones(left: object, right: object) -> None:
         raise FilterError(
             f"{names[0]} is {left.type} and {names[1]} is {right.type}; {TIME_ZONE_ADVICE}"
         )
+
+
+def statistics_safe_filter(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
+    """Return the part of a filter by which row groups may be skipped, or None if there is none.
+
+    The part is true for every row for which the filter is true.
+    """
+    column_names = referenced_columns(filter)
+    if column_names is not None and all(
+        _has_exact_statistics(schema.field(name).type)
+        for name in column_names
+        if name in schema.names
+    ):
+        return filter
+    predicate = predicate_from_arrow(filter, schema)
+    terms = predicate.terms if isinstance(predicate, ast.And) else (predicate,)
+    safe_terms = tuple(term for term in terms if _is_safe_with_statistics(term, schema))
+    if len(safe_terms) == len(terms):
+        return filter
+    try:
+        return (
+            expression_from_predicate(ast.conjunction(safe_terms), schema) if safe_terms else None
+        )
+    except FilterError:
+        return None
+
+
+def _is_safe_with_statistics(predicate: ast.Predicate, schema: pa.Schema) -> bool:
+    """Return whether pyarrow skips no row group that has a row for which the predicate is true."""
+
+    def leaf(node: ast.LeafPredicate) -> tuple[bool, bool]:
+        """Return whether the leaf is safe, and whether its negation is safe."""
+        if isinstance(node, ast.Constant):
+            return True, True
+        if isinstance(node, ast.Unknown):
+            return False, False
+        type_ = find_leaf_type(schema, node.column)
+        is_exact, is_floating = (
+            _has_exact_statistics(type_),
+            type_ is not None and pt.is_floating(type_),
+        )
+        if isinstance(node, ast.IsNull):
+            return True, is_exact
+        if isinstance(node, ast.IsIn):
+            # The negation is unsafe: for null rows, IN of a predicate is null, but PyArrow's is_in
+            # is false, so its negation is true.
+            return is_exact or (is_floating and _has_no_zero_or_nan(node.values)), False
+        return is_exact or is_floating, is_exact
+
+    def every(pairs: list[tuple[bool, bool]]) -> tuple[bool, bool]:
+        return all(is_safe for is_safe, _ in pairs), all(negation for _, negation in pairs)
+
+    return ast.fold_predicate(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
+
+
+def _has_exact_statistics(arrow_type: pa.DataType | None) -> bool:
+    """Return whether statistics of a type bound all its values, whichever writer made them."""
+    return arrow_type is not None and not any(
+        pt.is_floating(type_) or pt.is_decimal(type_) for type_ in innermost_types(arrow_type)
+    )
+
+
+def _has_no_zero_or_nan(values: pa.Array) -> bool:
+    """Return whether no value is a zero or NaN. `is_in` compares these by their bits."""
+    return all(value != 0 and not math.isnan(value) for value in values.to_pylist())

@@ -25,8 +25,7 @@ from zonebloom.predicates.arrow_form import SHORTEN_ADVICE
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.literal import floats_to_find, integers_in_range
 from zonebloom.values.normal_types import comparable_type, decoded_type, without_views
-from zonebloom.values.time_zones import time_zone_mismatch_message
-from zonebloom.values.types import family, is_comparable, is_flat
+from zonebloom.values.types import family, is_comparable, is_flat, time_zone_mismatch_message
 
 ORDER_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 

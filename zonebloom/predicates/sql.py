@@ -78,8 +78,13 @@ from zonebloom.values.literal import (
     to_stored,
 )
 from zonebloom.values.normal_types import comparable_type, without_views
-from zonebloom.values.time_zones import TIME_ZONE_ADVICE
-from zonebloom.values.types import family, integer_bounds, is_lossless_cast, time_zones_differ
+from zonebloom.values.types import (
+    TIME_ZONE_ADVICE,
+    family,
+    integer_bounds,
+    is_lossless_cast,
+    time_zones_differ,
+)
 
 # The nodes of sqlglot that a filter may have. All others are refused: queries, names of tables,
 # aggregates, parameters, and what sqlglot writes otherwise than DuckDB reads it.

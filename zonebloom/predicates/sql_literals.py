@@ -22,8 +22,12 @@ from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable
 from zonebloom.values.normal_types import decoded_type
-from zonebloom.values.time_zones import describe_time_zone_mismatch
-from zonebloom.values.types import LIST_TYPES, SECONDS_PER_DAY, family
+from zonebloom.values.types import (
+    LIST_TYPES,
+    SECONDS_PER_DAY,
+    describe_time_zone_mismatch,
+    family,
+)
 
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _MAX_EXPONENT = 400

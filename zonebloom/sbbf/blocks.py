@@ -166,7 +166,7 @@ def check(words, hashes, out):
 
 @kernel(void(readonly(uint32), readonly(uint64), readonly(uint64), readonly(uint64), boolean[::1]))
 def check_filters(words, first_words, num_blocks, hashes, out):
-    """Set ``out[i]`` if filter i may hold any hash. See `zonebloom.sbbf.spec.check_any`."""
+    """Set ``out[i]`` if filter i may hold any hash. See `zonebloom.sbbf.lookup.check_any`."""
     for zone in range(first_words.shape[0]):
         if out[zone]:
             continue

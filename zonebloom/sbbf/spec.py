@@ -1,4 +1,4 @@
-"""The split-block Bloom filter: salts, sizes, the bits of a hash, and lookups by NumPy.
+"""The specification of the split-block Bloom filter: salts, sizes, and the bits of a hash.
 
 A filter is ``z`` blocks of 256 bits; a block is eight 32-bit words:
 
@@ -11,8 +11,6 @@ A filter is ``z`` blocks of 256 bits; a block is eight 32-bit words:
 The upper half of a hash picks the block, ``((hash >> 32) * z) >> 32``; the lower half picks
 one bit in each of the block's eight words. ``z`` need not be a power of two. Source: Parquet
 format, BloomFilter.md, section "Technical Approach".
-
-The first lookups use NumPy, because the compiled kernels take long to load.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-
-from zonebloom.sbbf.kernel_loader import KERNELS
 
 # One uint64 hash, or an array of them.
 HashOrHashes: TypeAlias = np.ndarray | np.uint64
@@ -44,8 +40,6 @@ BITS_PER_WORD = 32
 BITS_PER_BLOCK = 256
 BYTES_PER_BLOCK = 32
 MAX_BYTES = 1 << 27
-# The fixed cost of one NumPy call, as a number of block checks.
-_CHECKS_PER_CALL = 100
 
 
 def block_numbers(hashes: HashOrHashes, num_blocks: int | np.ndarray) -> np.ndarray:
@@ -67,32 +61,3 @@ def blocks_hold(words: np.ndarray, hashes: HashOrHashes) -> np.ndarray:
     """
     mask = np.uint32(1) << bit_numbers(hashes)
     return ((words & mask) == mask).all(axis=1)
-
-
-def check_any(
-    words: np.ndarray, first_words: np.ndarray, num_blocks: np.ndarray, hashes: np.ndarray
-) -> np.ndarray:
-    """Return whether each filter may hold any of the hashes, bool, shape ``(filters,)``.
-
-    The filters lie in ``words``. Filter i begins at ``first_words[i]`` and has ``num_blocks[i]``
-    blocks. ``hashes``, ``first_words`` and ``num_blocks`` are uint64.
-    """
-    hits = np.zeros(first_words.size, dtype=bool)
-    checks = hashes.size * (first_words.size + _CHECKS_PER_CALL)
-    if KERNELS.are_loaded or KERNELS.are_worth(checks):
-        from zonebloom.sbbf.blocks import check_filters
-
-        check_filters(words, first_words, num_blocks, hashes, hits)
-        return hits
-    for hash_value in hashes:
-        hits |= check_one(words, first_words, num_blocks, hash_value)
-    return hits
-
-
-def check_one(
-    words: np.ndarray, first_words: np.ndarray, num_blocks: np.ndarray, hash_value: np.uint64
-) -> np.ndarray:
-    """Return whether each filter may hold one hash. Like `check_any`, but always with NumPy."""
-    starts = first_words + block_numbers(hash_value, num_blocks) * np.uint64(WORDS_PER_BLOCK)
-    blocks = words[starts[:, None] + np.arange(WORDS_PER_BLOCK, dtype=np.uint64)]
-    return blocks_hold(blocks, hash_value)

@@ -285,7 +285,7 @@ class Execution:
         if not _detects_short_reads(self._source):
             return None
         if self._source.has_statistics:
-            from zonebloom.predicates.row_group_statistics import statistics_safe_filter
+            from zonebloom.predicates.arrow import statistics_safe_filter
 
             filter = statistics_safe_filter(filter, schema)
         if filter is not None and self._lacks_column_keys(plans):

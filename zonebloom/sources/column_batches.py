@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from zonebloom.sources.source import (
     stated_row_count,
 )
 from zonebloom.storage.files import file_errors, without_short_reads
-from zonebloom.values.columns import find_leaf_type
+from zonebloom.values.columns import find_leaf_type, leaf_names
 from zonebloom.values.normal_types import decoded_type, has_python_extension, hashed_type
 from zonebloom.values.types import family, is_lossless_cast
 
@@ -407,3 +407,24 @@ def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
         # Unlike StructArray.field, a null struct makes its leaf null.
         values = pc.struct_field(values, name)  # pyright: ignore[reportAttributeAccessIssue]
     return values
+
+
+def int96_leaves(source: Source) -> tuple[str, ...]:
+    """Return the columns, and leaves of structs with dots, that the first file stores as INT96."""
+    has_candidates = any(_may_hold_nanoseconds(type_) for type_ in source.schema.types)
+    if not source.is_parquet or not has_candidates:
+        return ()
+    first_file: Any = source.open(source.fragments[0], source.filesystem)
+    parquet_schema = first_file.metadata.schema
+    names = leaf_names(source.schema)
+    return tuple(
+        leaf.path
+        for leaf in map(parquet_schema.column, range(len(parquet_schema)))
+        if leaf.physical_type == "INT96" and leaf.max_repetition_level == 0 and leaf.path in names
+    )
+
+
+def _may_hold_nanoseconds(type_: pa.DataType) -> bool:
+    return type_ == pa.timestamp("ns") or (
+        isinstance(type_, pa.StructType) and any(_may_hold_nanoseconds(f.type) for f in type_)
+    )

@@ -15,7 +15,6 @@ import pyarrow.fs as pafs
 from zonebloom.errors import SourceError
 from zonebloom.sources.deletion_vectors import DeletionVector
 from zonebloom.sources.delta_log import read_deletion_vectors
-from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.sources.table_snapshot import (
     SnapshotSource,
     field_names,
@@ -23,7 +22,7 @@ from zonebloom.sources.table_snapshot import (
     stable_fields,
 )
 from zonebloom.storage.file_view import FieldNames, FileView
-from zonebloom.storage.object_store import obstore_handler, path_in
+from zonebloom.storage.object_store import as_arrow_filesystem, obstore_handler, path_in
 from zonebloom.storage.paths import (
     absolute_path,
     filesystem_of,

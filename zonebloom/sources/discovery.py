@@ -33,7 +33,7 @@ from zonebloom.storage.files import (
     file_errors,
     require_parquet,
 )
-from zonebloom.storage.object_store import StoreHandler, is_store, path_in
+from zonebloom.storage.object_store import as_arrow_filesystem, path_in
 from zonebloom.storage.paths import (
     absolute_path,
     filesystem_of_paths,
@@ -134,23 +134,6 @@ def require_no_schema(source: Any, schema: Schema) -> None:
 
 def source_of_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
     return _Discovery("parquet", filesystem).open_files(filesystem, dict.fromkeys(paths))
-
-
-def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
-    if filesystem is None:
-        return None
-    from zonebloom.storage.fsspec_files import FsspecHandler, with_os_errors
-
-    if isinstance(filesystem, pafs.FileSystem):
-        return with_os_errors(filesystem)
-    if is_store(filesystem):
-        return pafs.PyFileSystem(StoreHandler(filesystem))
-    if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
-        raise InvalidArgument(
-            f"filesystem is a {type(filesystem).__name__}; give a file system of pyarrow.fs or "
-            "fsspec, or a store of obstore"
-        )
-    return pafs.PyFileSystem(FsspecHandler(filesystem))
 
 
 def _check_partitioning(partitioning: Any) -> Partitioning:

@@ -11,13 +11,12 @@ import pyarrow.fs as pafs
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import SourceError
 from zonebloom.parquet.field_names import metadata_with_names
-from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.sources.iceberg_columns import IcebergColumns, scalar_of
 from zonebloom.sources.iceberg_files import DeleteFileIndex, LiveFile, live_files
 from zonebloom.sources.table_snapshot import SnapshotSource, snapshot_source, stable_fields
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import file_errors
-from zonebloom.storage.object_store import obstore_handler, path_in
+from zonebloom.storage.object_store import as_arrow_filesystem, obstore_handler, path_in
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

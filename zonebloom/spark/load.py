@@ -30,7 +30,7 @@ from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.tasks import ScanTask, split_into_partitions
-from zonebloom.sources.int96 import int96_leaves
+from zonebloom.sources.column_batches import int96_leaves
 from zonebloom.sources.source import Source
 from zonebloom.spark.managed_indices import without_deleted_indices
 from zonebloom.spark.opening import open_dataset

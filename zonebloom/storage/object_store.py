@@ -56,6 +56,23 @@ def is_store(value: Any) -> bool:
     )
 
 
+def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
+    if filesystem is None:
+        return None
+    from zonebloom.storage.fsspec_files import FsspecHandler, with_os_errors
+
+    if isinstance(filesystem, pafs.FileSystem):
+        return with_os_errors(filesystem)
+    if is_store(filesystem):
+        return pafs.PyFileSystem(StoreHandler(filesystem))
+    if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
+        raise InvalidArgument(
+            f"filesystem is a {type(filesystem).__name__}; give a file system of pyarrow.fs or "
+            "fsspec, or a store of obstore"
+        )
+    return pafs.PyFileSystem(FsspecHandler(filesystem))
+
+
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
     """Turn obstore's errors into OSError, as pyarrow raises, without their dump of the cause."""

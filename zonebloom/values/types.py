@@ -1,4 +1,4 @@
-"""Classify Arrow types: the kind of their values, which types compare exactly, what can be indexed.
+"""Classify Arrow types: the kind of their values, which compare exactly, what can be indexed.
 
 To support a new Arrow type, add it to `_FAMILIES`, and to `zonebloom.sbbf.hashing` if it can be
 indexed.
@@ -50,6 +50,10 @@ _COMPARABLE = {
     "date": ("date", "timestamp"),
     "timestamp": ("date", "timestamp"),
 }
+TIME_ZONE_ADVICE = (
+    'pyarrow.compute.assume_timezone(field, "UTC") converts times to instants, and '
+    "local_timestamp(field) converts instants to times"
+)
 
 
 def family(type_: pa.DataType) -> str:
@@ -231,3 +235,31 @@ def why_not_indexable(type_: pa.DataType, column: str) -> str | None:
     except UnsupportedType:
         return "cast it to an integer, string, binary, decimal, date or time type"
     return None
+
+
+def describe_time_zone_mismatch(column: pa.DataType, literal: pa.Scalar) -> tuple[str, str]:
+    """Return the problem and the advice for a literal and a column of which only one has a zone."""
+    column = decoded_type(column)
+    try:
+        # This makes a date the first moment of the day, and cuts nanoseconds. A time with a zone is
+        # stored in UTC.
+        moment = literal.cast(pa.timestamp("us"), safe=False).as_py()
+    except (ValueError, OverflowError, pa.ArrowException):
+        return f"a time is compared with a column of {column}", f"write it as {column}"
+    if getattr(literal.type, "tz", None) is None:
+        return (
+            f"{moment}, without a zone, is compared with a column of {column}",
+            f"write it with a zone, as '{moment}+00:00' if it is UTC",
+        )
+    return (
+        f"{moment}+00:00, with a zone, is compared with a column of {column}, without a zone",
+        f"write it without a zone, as '{moment}' if the column holds UTC",
+    )
+
+
+def time_zone_mismatch_message(name: str, column: pa.DataType, literal: pa.Scalar) -> str | None:
+    """Return why a time is not compared with a column, or None if it can be."""
+    if not time_zones_differ(column, literal.type):
+        return None
+    problem, advice = describe_time_zone_mismatch(column, literal)
+    return f"{name}: {problem}; {advice}"

@@ -10,24 +10,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base import arguments
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.threads import map_in_order, map_slices, num_cores, thread_pool
 from zonebloom.base.version import require_known_format, with_format_version
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import HashingFile, IndexTable, Pairs, WrittenTable, ZoneRuns
-from zonebloom.sbbf.sizing import fold_filters
-from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK, check_any
+from zonebloom.sbbf.lookup import check_any
+from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, fold_filters, size_for
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.files import FileCreator
 from zonebloom.storage.ipc_layout import open_uncompressed
-
-if TYPE_CHECKING:
-    pass
 
 ITEM_KEY = b"bloomfilter_item"
 PROBABILITY_KEY = b"bloomfilter_probability"
@@ -50,6 +49,30 @@ _SHARED_BATCH_BYTES = 4 << 20
 _MIN_BATCHED_HASHES = 64
 # Fewer checks than this take less time than starting threads.
 _MIN_THREADED_CHECKS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneParameters:
+    """The parameters of the zones of an index and of their filters."""
+
+    # Rows in a zone. Its filter is sized for as many distinct values.
+    number_of_items: int = DEFAULT_NUMBER_OF_ITEMS
+    probability: float = DEFAULT_ZONE_PROBABILITY
+    # If True, the filter of a zone with few distinct values is halved while `probability` allows.
+    # The filters of Lance all have one size.
+    fold: bool = True
+
+    def __post_init__(self) -> None:
+        limit = MAX_ROWS_PER_FRAGMENT
+        if isinstance(self.number_of_items, int) and self.number_of_items > limit:
+            advice = f"a fragment has at most {limit:,} rows"
+            raise arguments.invalid_value(self.number_of_items, "number_of_items", advice)
+        arguments.require_bool(self.fold, "fold")
+        size_for(self.number_of_items, self.probability)
+
+    @property
+    def filter_bytes(self) -> int:
+        return size_for(self.number_of_items, self.probability)
 
 
 @dataclass(frozen=True, slots=True)

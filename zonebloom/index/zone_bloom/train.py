@@ -14,8 +14,7 @@ from zonebloom.base.arrays import allocate_array
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector, ZoneHashes
 from zonebloom.index.table import WrittenTable
-from zonebloom.index.zone_bloom.kind import ZoneParameters
-from zonebloom.index.zone_bloom.rows import RowTableWriter, Zones
+from zonebloom.index.zone_bloom.rows import RowTableWriter, ZoneParameters, Zones
 from zonebloom.sbbf import blocks
 from zonebloom.sbbf.hashing import Hashes, RowHashes, hash_in_batches
 from zonebloom.sbbf.sizing import size_for

@@ -31,7 +31,7 @@ from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder, Engine
 from zonebloom.building.request import IndexSpec, require_encrypted_index, size_global_filter
 from zonebloom.building.segments import compact_indices, drop_indices
-from zonebloom.catalog.drift import measure_drift
+from zonebloom.catalog.coverage import measure_drift
 from zonebloom.catalog.model import DEFAULT_KIND, RETENTION
 from zonebloom.errors import (
     CommitConflict,
