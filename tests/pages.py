@@ -3,6 +3,8 @@
 All blocks of a page run in order, in one folder and one namespace:
 
 - ``python``: Python code. Comments ``<!-- python ... -->`` contain code that readers do not see.
+- ``<!-- python of PAGE.md#HEADING -->``: runs the first Python code below a heading of another
+  page. Readers do not see it.
 - ``console``: lines ``$ command``, each followed by its output. Comments ``<!-- console ... -->``
   contain commands that readers do not see.
 - ``text``, right after a ``python`` block: what the code printed. If the block raised an error of
@@ -38,7 +40,8 @@ VARIES = "<!-- output varies -->\n"
 _BLOCK = re.compile(
     r"^(?P<varies><!-- output varies -->\n)?(?:"
     r"```(?P<kind>\w*)\n(?P<body>.*?)^```$"
-    r"|<!-- (?P<hidden_kind>python|console)\n(?P<hidden_body>.*?)^-->$)",
+    r"|<!-- (?P<hidden_kind>python|console)\n(?P<hidden_body>.*?)^-->$"
+    r"|<!-- python of (?P<page>[\w-]+\.md)#(?P<anchor>[\w-]+) -->$)",
     re.MULTILINE | re.DOTALL,
 )
 # A size, or a ratio of sizes such as 12x.
@@ -65,7 +68,7 @@ class Page:
             pieces.append(between)
             end = match.end()
             block = match[0]
-            kind = match["kind"] or match["hidden_kind"]
+            kind = match["kind"] or match["hidden_kind"] or (match["page"] and "python")
             where = f"{self.path.name}:{self.text.count(chr(10), 0, match.start()) + 1}"
             if kind == "text":
                 assert printed is not None and not between.strip(), f"{where}: no code before it"
@@ -75,7 +78,7 @@ class Page:
                 assert not printed, f"{where}: the output of the code before it is missing"
                 if kind == "python":
                     is_hidden = match["kind"] is None
-                    body = match["hidden_body"] if is_hidden else match["body"]
+                    body = self._python_of(match)
                     shows_error = self.text[end:].lstrip().startswith(("```text", VARIES))
                     printed = _run_python(body, namespace, where, shows_error)
                     if is_hidden:
@@ -93,6 +96,11 @@ class Page:
         if WRITE:
             self.path.write_text("".join(pieces) + self.text[end:], encoding="utf-8")
 
+    def _python_of(self, match: re.Match[str]) -> str:
+        if match["page"]:
+            return _first_python_below(self.path.parent / match["page"], match["anchor"])
+        return match["body"] if match["hidden_kind"] is None else match["hidden_body"]
+
     def _checked(self, match: re.Match[str], output: str, where: str) -> str:
         shown = match["body"]
         if WRITE:
@@ -103,6 +111,17 @@ class Page:
             assert stable_lines(output) == stable_lines(shown), where
             assert _have_similar_sizes(output, shown), f"{where}: prints other sizes:\n{output}"
         return match[0]
+
+
+def _first_python_below(path: Path, anchor: str) -> str:
+    """Return the first Python code below a heading, which may be hidden."""
+    text = path.read_text(encoding="utf-8")
+    for heading in re.finditer(r"^#+ (.+)$", text, re.MULTILINE):
+        if heading[1].lower().replace(" ", "-") == anchor:
+            for block in _BLOCK.finditer(text, heading.end()):
+                if "python" in (block["kind"], block["hidden_kind"]):
+                    return block["body"] or block["hidden_body"]
+    raise AssertionError(f"{path.name} has no heading #{anchor}")
 
 
 def stable_lines(text: str) -> list[str]:
