@@ -20,7 +20,6 @@ from pyspark.sql import functions as sf
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.spark.versions import frame_of_arrow
 
 FILES, ROWS = 8, 3_000
 INDEXED = ["id", "small", "name", "dec", "d", "t", "b"]
@@ -74,14 +73,11 @@ def lake(spark, tmp_path_factory):
     )
     odd = [(10**9 if value.as_py() == 1_001 else value.as_py()) for value in chosen["id"]]
     chosen = chosen.set_column(1, "id", pa.array(odd, pa.int64()))
-    chosen = chosen.append_column("p", pa.array([1] * chosen.num_rows, pa.int32()))
-    chosen = chosen.append_column("wide", chosen["small"].cast(pa.int64()))
     pq.write_table(chosen, root / "dim.parquet")
     spark.read.parquet(str(root / "dim.parquet")).createOrReplaceTempView("dim")
     every = pa.table({"id": pa.array(range(5, FILES * 1_000, 500), pa.int64())})
     pq.write_table(every, root / "every.parquet")
     spark.read.parquet(str(root / "every.parquet")).createOrReplaceTempView("every")
-    frame_of_arrow(spark, every).createOrReplaceTempView("given")
     listed = [(1_003, "a"), (6_007, "b"), (None, "c")]
     spark.createDataFrame(listed, "id long, label string").createOrReplaceTempView("listed")
     return root
