@@ -339,7 +339,7 @@ def test_an_upward_import_is_found(upward_import):
 
 def test_an_import_cycle_is_found():
     assert find_cycle([*OWN_IMPORTS, Import("scan.plan", "scan.scanner", is_for_types=True)])
-    assert find_cycle([*OWN_IMPORTS, Import("index.zone_bloom.table", "index.zone_bloom.rows")])
+    assert find_cycle([*OWN_IMPORTS, Import("catalog.version_log", "catalog.store")])
 
 
 @pytest.mark.parametrize("package", IMPORTERS)
