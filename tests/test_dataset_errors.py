@@ -242,17 +242,6 @@ def test_a_read_only_folder_is_refused(folder: Path):
         folder.chmod(mode)
 
 
-def test_another_index_dir_does_not_change_the_data_folder(folder: Path, tmp_path: Path):
-    before = listing(folder)
-    elsewhere = tmp_path / "elsewhere" / "index"
-    ds = zb.dataset(folder, index_dir=str(elsewhere))
-    build(ds, "id", number_of_items=50)
-    assert listing(folder) == before
-    reopened = zb.dataset(folder, index_dir=str(elsewhere))
-    assert reopened.scanner(filter="id = 50").plan().skipped == 2
-    assert zb.dataset(folder).describe_indices() == []
-
-
 @pytest.mark.parametrize("name", ["index", "a/b", ".", "a/../index"])
 def test_an_index_dir_that_looks_like_data_is_refused(folder: Path, name: str):
     for source in (str(folder), f"{folder}/", folder.as_uri()):

@@ -23,6 +23,7 @@ from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.parquet import key_tests as narrow
 from zonebloom.scan import locate as module
 
@@ -399,6 +400,23 @@ def test_global_filter_excludes_all_of_many_keys(tmp_path):
     for first in (absent, pa.array([5] * 20_000)):
         result = ds.locate(["a", "b"], {"a": first, "b": absent})
         assert result.num_rows == result["row"].null_count == 20_000
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [(0.9, []), (1.0, [0, 1]), (2.0, [0, 1]), (2.1, []), (NAN, [1]), (None, [])],
+)
+def test_a_file_may_hold_keys_between_its_bounds_and_nan(key, expected):
+    """Joins of Spark take NaN for equal to NaN."""
+    least, greatest = pa.array([1.0, 1.0]), pa.array([2.0, 2.0])
+    bounds = ZoneBounds(least, greatest, np.zeros(2), np.array([0, 1]), np.full(2, 5))
+    assert np.flatnonzero(bounds.may_hold(pa.array([key, None], pa.float64()))).tolist() == expected
+
+
+def test_rows_with_a_null_or_another_value_hold_no_key_of_several_columns():
+    rows = pa.table({"a": [2, 2, 1], "b": [None, "z", "y"]})
+    keys = {"a": [0, 1, 2], "b": ["x", "y", "y"]}
+    assert zb.dataset(rows).locate(["a", "b"], keys)["row"].to_pylist() == [None, 2, None]
 
 
 def test_locate_converts_keys_of_other_types(tmp_path):

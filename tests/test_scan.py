@@ -358,15 +358,6 @@ def test_hive_partitioned_datasets_equal_pyarrow(tmp_path: Path):
 # Plans
 
 
-@pytest.mark.parametrize("filter", ["id <> 120", "id NOT IN (120, 5)", "id IS NOT NULL"])
-def test_explain_plan_tells_why_a_negation_skips_nothing(ds: zb.Dataset, filter: str):
-    text = ds.scanner(filter=filter).explain_plan()
-    assert "index: none used" in text
-    assert "negations are not answered by hashes of values" in text
-    assert "not answered" not in ds.scanner(filter=f"id = 120 AND {filter}").explain_plan()
-    assert "not answered" not in ds.scanner(filter="TRUE").explain_plan()
-
-
 def test_explain_plan_agrees_with_search(ds: zb.Dataset):
     for filter in ("id = 120", "id IN (0, 10, 990, 29990)", "name IN ('name 5', 'name 2005')"):
         plan = ds.scanner(filter=filter).plan()

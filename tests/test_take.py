@@ -5,14 +5,18 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import build, numbered, plain_dataset, touch_later
+from seams import replace_function
 
 import zonebloom as zb
-from zonebloom import errors
+from zonebloom import errors, reading
+from zonebloom.scan.planner import plan_addresses
+from zonebloom.snapshot import Snapshot
 
 ROWS = 1000
 
@@ -59,6 +63,24 @@ def test_columns_may_be_named_computed_or_none(folder: Path) -> None:
 def test_addresses_without_a_row_are_refused(folder: Path, addresses: list[object]) -> None:
     with pytest.raises(errors.InvalidArgument):
         zb.dataset(folder).take_rows(addresses)
+
+
+def test_a_file_replaced_before_it_is_read_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file has other rows at the requested addresses."""
+    ds = zb.dataset(folder)
+    path = folder / "part-000.parquet"
+
+    def plan_and_replace(snapshot: Snapshot, addresses: np.ndarray) -> object:
+        plan = plan_addresses(snapshot, addresses)
+        pq.write_table(numbered(10**6, ROWS), path)
+        touch_later(path)
+        return plan
+
+    replace_function(monkeypatch, reading, "plan_addresses", plan_and_replace)
+    with pytest.raises(errors.FragmentChanged, match="search again"):
+        ds.take_rows([5])
 
 
 def test_views_inside_structs_are_taken(tmp_path: Path) -> None:
