@@ -272,10 +272,6 @@ def test_a_false_filter_that_needs_all_rows_returns_no_row(fresh):
 # Queries of Polars on top of a scan
 
 
-def test_schema_is_known_without_reading(fresh):
-    assert scan(fresh).collect_schema() == scan_natively(fresh).collect_schema()
-
-
 def test_explaining_reads_no_data(fresh, monkeypatch):
     def fail(*arguments, **options):
         raise AssertionError("data was read")

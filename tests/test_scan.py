@@ -83,12 +83,6 @@ def test_any_projection_equals_pyarrow(
     )
 
 
-def test_no_filter_reads_everything_in_order(ds: zb.Dataset, folder: Path):
-    assert_equals_pyarrow(ds, folder, None, None)
-    assert_equals_pyarrow(ds, folder, None, None, ["name"])
-    assert ds.count_rows() == ROWS * FILES
-
-
 def test_nested_columns_equal_pyarrow(tmp_path: Path):
     rows = 400
     table = numbered(
@@ -194,16 +188,6 @@ def test_readers_and_the_arrow_stream_interface(ds: zb.Dataset, folder: Path):
     relation = duckdb.from_arrow(scanner.to_reader())
     assert relation.aggregate("sum(row) as s, count(*) as n").fetchall() == [(12 + 1001, 2)]
     assert ds.scanner(filter="id = 7").to_reader().read_all().equals(ds.schema.empty_table())
-
-
-def test_a_scan_without_an_index_reads_all_with_the_same_result(ds: zb.Dataset, folder: Path):
-    for filter, expression in FILTERS:
-        expected = pads.dataset(folder).to_table(filter=expression)
-        scanner = ds.scanner(filter=filter, use_scalar_index=False)
-        assert scanner.to_table().equals(expected)
-        plan = scanner.plan()
-        assert (plan.indices, plan.skipped, len(plan.fragments)) == ((), 0, FILES)
-        assert "index: none used" in str(plan)
 
 
 def test_stats_callback_is_called_once_per_run(ds: zb.Dataset):
