@@ -113,6 +113,13 @@ def test_damaged_streams_raise_or_give_the_bytes_of_the_library(
     assert by_kernel(bytes(damaged), size) == by_pyarrow(bytes(damaged), size)
 
 
+def test_a_copy_from_before_the_start_is_refused():
+    """After a literal of one byte, four bytes are copied from two bytes before."""
+    stream = bytes([5, 0, ord("a"), 1, 2])
+    assert by_kernel(stream, 5) is None
+    assert by_kernel(bytes([*stream[:-1], 1]), 5) == b"aaaaa"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_streams_of_pyarrow_are_decompressed(seed: int):
     rng = np.random.default_rng(seed)
