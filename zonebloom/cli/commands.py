@@ -6,13 +6,11 @@ import os
 
 import click
 
-from zonebloom.base.text import count_text
+from zonebloom.base.text import bytes_text, time_text
 from zonebloom.cli import changing, describing, indices, locating, reading, text
 from zonebloom.cli.options import (
     EngineRun,
     answer_command,
-    spark_option,
-    spark_session,
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, terminal_width
@@ -26,76 +24,58 @@ __all__ = ["changing", "describing", "indices", "locating", "reading", "zonebloo
     default="zonebloom-demo",
     help="Folder to write and keep the data in; zonebloom-demo by default.",
 )
-@spark_option
 @answer_command
-def demo_command(path: str, uses_spark: bool) -> CommandAnswer:
-    """Index real data, and check lookups by brute force.
+def demo_command(path: str) -> CommandAnswer:
+    """Ask two million orders in Parquet files for keys, and time other engines, too.
 
-    The command writes flights of 2013 and places of the world as Parquet files, about 26 MB. It
-    builds five indices, and runs lookups with and without them. A lookup is a win if the index
-    saves at least half of the bytes. Exits with 1 if rows are missing or wrong. As JSON: path,
-    engine, build_seconds, datasets, lookups, all_same.
+    The command writes the orders to PATH/orders, about 110 MB, and indexes two columns. It asks
+    each question with zonebloom, and by a scan of DuckDB, Polars and PyArrow, if they are
+    installed. Then it updates an order and erases a customer. Exits with 1 if rows are missing.
+    As JSON: path, num_rows (of the orders), indices, answers (rows, bytes that zonebloom read,
+    seconds of each engine), receipts.
     """
     from zonebloom.cli import demo
     from zonebloom.facade.opening import dataset
     from zonebloom.sbbf.kernel_loader import KERNELS
 
-    if uses_spark:
-        # Do not write data first, if the indices cannot be built.
-        spark_session()
-    text.print_to_stderr("writing flights and places as Parquet")
-    tables = demo.write_tables(path)
-    run = EngineRun.measure(
-        lambda session: demo.build_indices(path, session, progress=True), uses_spark=uses_spark
-    )
-    # The lookups show what a process reads that runs on, and not what its first moments cost.
+    folder = os.path.join(path, "orders")
+    text.print_to_stderr(f"writing orders to {demo.NUM_FILES} Parquet files in {folder}")
+    ids = demo.write_orders(folder)
+    # A process that runs on has loaded the kernels.
     text.print_to_stderr("loading the compiled kernels; the first time takes about half a minute")
     KERNELS.load()
-    datasets = {name: dataset(os.path.join(path, name)) for name in tables}
-    indices = {name: ds.describe_indices() for name, ds in datasets.items()}
-    results = [
-        demo.run_lookup(datasets[lookup.dataset], lookup, tables[lookup.dataset])
-        for lookup in demo.LOOKUPS
-    ]
+    text.print_to_stderr("indexing order_id and customer")
+    ds = dataset(folder)
+    run = EngineRun.measure(
+        lambda session: ds.create_scalar_index(["order_id", "customer"], "HASH", spark=session),
+        uses_spark=False,
+    )
+    indices = ds.describe_indices()
+    text.print_to_stderr("asking")
+    answers = [demo.ask(ds, folder, question) for question in demo.questions(ids)]
+    is_same = all(answer.is_same for answer in answers)
+    num_rows, num_bytes = ds.count_rows(), sum(map(os.path.getsize, ds.files))
+    receipts = demo.change_orders(ds, ids)
     width = terminal_width()
-    num_correct = sum(result.same_rows for result in results)
-    num_wins = sum(not result.why_no_win for result in results)
-    lines = [f"indexed {run.location} in {run.seconds:.1f} s"]
-    for name, ds in datasets.items():
-        lookups = [result for result in results if result.dataset == name]
-        lines += [
-            f"\n{name}: {count_text(tables[name].num_rows, 'row')} in "
-            f"{count_text(len(ds.files), 'file')}",
-            f"{text.indices_text(indices[name], width=width)}\n",
-            text.lookups_text(lookups, width),
-        ]
-    lines += [
+    content = [
+        f"{num_rows:,} orders in {demo.NUM_FILES} files of {bytes_text(num_bytes)}, as PyArrow "
+        f"writes them by default; indexed in {time_text(run.seconds)}:",
+        text.indices_text(indices, width=width),
         "",
-        f"{num_correct} of {len(results)} lookups found the same rows as brute force, in the same "
-        "order",
-        f"{num_wins} of {len(results)} read less than half of what a scan without an index reads",
-        "(the first lookup of a column also reads its index; later ones reuse it)",
+        text.answers_text(answers, width),
         "",
-        f"The data and its indices are in {path}. Try next:",
-        *(f"  {command}" for command in demo.next_commands(path)),
+        *(f"{receipt}\n" for receipt in receipts),
+        "Try next:",
+        *(f"  {command}" for command in demo.next_commands(folder, ids)),
     ]
     return CommandAnswer(
         {
             "path": path,
-            "engine": run.engine,
-            "build_seconds": run.seconds,
-            "datasets": [
-                {
-                    "name": name,
-                    "rows": tables[name].num_rows,
-                    "files": len(ds.files),
-                    "indices": list(indices[name]),
-                }
-                for name, ds in datasets.items()
-            ],
-            "lookups": results,
-            "all_same": num_correct == len(results),
+            "num_rows": num_rows,
+            "indices": list(indices),
+            "answers": answers,
+            "receipts": receipts,
         },
-        "\n".join(lines),
-        exit_code=0 if num_correct == len(results) else text.FAILED,
+        "\n".join(content),
+        exit_code=0 if is_same else text.FAILED,
     )

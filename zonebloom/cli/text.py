@@ -30,7 +30,7 @@ from zonebloom.storage.paths import key_below
 
 if TYPE_CHECKING:
     from zonebloom.changes.receipt import Traces
-    from zonebloom.cli.demo import DemoLookupResult
+    from zonebloom.cli.demo import DemoAnswer
     from zonebloom.scan.explain import ScanPlan
     from zonebloom.scan.plan import ScanStats
 
@@ -244,36 +244,24 @@ def traces_text(traces: Traces, root: str, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def lookups_text(results: list[DemoLookupResult], width: int | None = None) -> str:
-    """Return a table of lookups. A line below each lookup that is no win says why."""
-    headers = ["filter", "rows", "zones", "read", "no index", "gain"]
+def answers_text(answers: list[DemoAnswer], width: int | None = None) -> str:
+    """Return a table of the answers of a demo. Lines below a question say why there is no gain."""
+    headers = ["question", "rows", "read", *answers[0].seconds, "quicker"]
     rows = [
         [
-            result.filter if result.same_rows else f"ROWS DIFFER: {result.filter}",
-            result.rows,
-            f"{result.kept_zones} of {result.num_zones}",
-            bytes_text(result.index_bytes + result.data_bytes),
-            bytes_text(result.scan_bytes),
-            gain_text(result.gain),
+            answer.question if answer.is_same else f"ROWS DIFFER: {answer.question}",
+            answer.num_rows,
+            bytes_text(answer.read_bytes),
+            *map(time_text, answer.seconds.values()),
+            f"{answer.gain:,.{0 if answer.gain >= 10 else 1}f} times",
         ]
-        for result in results
+        for answer in answers
     ]
-    header, *lines = table_text(headers, rows).splitlines()
-    if width is not None and max(map(text_width, (header, *lines))) > width:
-        records = [records_text(headers, [row]) for row in rows]
-        return "\n\n".join(map(_with_reason, records, results))
-    return "\n".join([header, *map(_with_reason, lines, results)])
-
-
-def _with_reason(text: str, result: DemoLookupResult) -> str:
-    return f"{text}\n  no win: {result.why_no_win}" if result.why_no_win else text
-
-
-def gain_text(gain: float) -> str:
-    """Return how many times more a scan reads, such as ``1.3x``."""
-    if math.isinf(gain):
-        return "all"
-    return f"{gain:,.0f}x" if gain >= 10 else f"{gain:.1f}x"
+    notes = [
+        f"  {answer.question}: {answer.explanation}" for answer in answers if answer.explanation
+    ]
+    title = ["Where the gain is small:"] if notes else []
+    return "\n".join([fitted_table(headers, rows, width), *title, *notes])
 
 
 def left_out_text(number: int, noun: str) -> str:
