@@ -44,6 +44,8 @@ INODES = count(1)
 class CachedFile(File):
     """A file in memory whose pages may be cached, unlike those of `File`."""
 
+    has_round_trips = False
+
     def __init__(self, data: bytes):
         super().__init__(data)
         self.identity = FileIdentity(len(data), 0, inode=next(INODES))
@@ -55,9 +57,10 @@ class CachedFile(File):
 
 @pytest.fixture
 def cache(monkeypatch) -> MemoryCache:
-    """Cache every page, also small ones, in a new cache. Return it."""
+    """Cache every page, also small ones, in a new cache, and read few together. Return it."""
     cache = MemoryCache()
     set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_ROWS", 0)
+    set_constant(monkeypatch, leaf_reader, "_BATCH_ROWS", 500)
     set_constant(monkeypatch, leaf_reader, "MEMORY_CACHE", cache)
     return cache
 

@@ -27,7 +27,12 @@ from zonebloom.base.row_ranges import RowRanges, touching_bounds
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
 from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
-from zonebloom.parquet.decoded_pages import STORED_FIELDS, DecodedPage, decode_page
+from zonebloom.parquet.decoded_pages import (
+    STORED_FIELDS,
+    DecodedPage,
+    allocate_kept_memory,
+    decode_page,
+)
 from zonebloom.parquet.dictionaries import Dictionary, hash_stored_texts
 from zonebloom.parquet.file_layout import ColumnChunk
 from zonebloom.parquet.header_kernels import (
@@ -260,8 +265,11 @@ class PageTable:
             selection = self.pages_with(starts, stops)
             are_whole = [i for i, is_whole in missing.items() if is_whole]
             selection.pages["unwanted_rows"][are_whole] = 0
-            part = selection.part(np.array(list(missing)))
-            decoded = OpenedPages(self, file, part, apart=True).decoded_pages()
+            decoded = [
+                page
+                for part in _batches(file, selection.part(np.array(list(missing))))
+                for page in OpenedPages(self, file, part, apart=True).decoded_pages()
+            ]
             for number, page in zip(numbers[list(missing)].tolist(), decoded, strict=True):
                 pages[number] = page
                 if file_key is not None and is_kept:
@@ -284,17 +292,8 @@ class PageTable:
 
     def open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
-        selection = self._select(file, rows)
-        # Decoded pages need no memory.
-        row_counts = selection.pages["num_rows"] * (1 - selection.pages["is_decoded"])
-        if _fit_in_one_batch(file, selection, int(row_counts.sum())):
-            yield OpenedPages(self, file, selection)
-            return
-        first_rows = np.cumsum(row_counts) - row_counts
-        batches = selection.pages["read_start"] // _BATCH_BYTES, first_rows // _BATCH_ROWS
-        cuts = np.flatnonzero(np.diff(np.stack(batches)).any(axis=0)) + 1
-        for numbers in np.split(np.arange(selection.pages.size), cuts):
-            yield OpenedPages(self, file, selection.part(numbers))
+        for part in _batches(file, self._select(file, rows)):
+            yield OpenedPages(self, file, part)
 
 
 class OpenedPages:
@@ -497,7 +496,7 @@ def open_bodies(
     if apart:
         is_snappy = np.repeat(codecs == SNAPPY, np.diff(bounds))
         sizes = np.where(is_snappy, np.maximum(pages["decompressed_size"], 0), 0)
-        buffers = [pa.allocate_buffer(size) for size in sizes.tolist()]
+        buffers = [allocate_kept_memory(size) for size in sizes.tolist()]
         pages["decompressed_start"] = [buffer.address for buffer in buffers]
         target = 0
     else:
@@ -518,6 +517,20 @@ def _fit_in_one_batch(file: FragmentFile, selection: Selection, num_values: int)
     """Return whether to read pages together, as always from an object store."""
     is_small = selection.num_bytes <= _BATCH_BYTES and num_values <= 2 * _BATCH_ROWS
     return is_small or file.has_round_trips
+
+
+def _batches(file: FragmentFile, selection: Selection) -> Iterator[Selection]:
+    """Yield the pages of a selection in parts whose memory fits a cache."""
+    # Decoded pages need no memory.
+    row_counts = selection.pages["num_rows"] * (1 - selection.pages["is_decoded"])
+    if _fit_in_one_batch(file, selection, int(row_counts.sum())):
+        yield selection
+        return
+    first_rows = np.cumsum(row_counts) - row_counts
+    batches = selection.pages["read_start"] // _BATCH_BYTES, first_rows // _BATCH_ROWS
+    cuts = np.flatnonzero(np.diff(np.stack(batches)).any(axis=0)) + 1
+    for numbers in np.split(np.arange(selection.pages.size), cuts):
+        yield selection.part(numbers)
 
 
 def is_identified(file: FragmentFile) -> bool:
