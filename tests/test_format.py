@@ -26,6 +26,7 @@ from helpers import GOLDEN_KEYS, PLAIN_TYPES, ROOT, copy_golden, index_folder
 from pages import Page
 
 import zonebloom as zb
+from zonebloom.base.version import FORMAT_VERSION
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
 
 PAGE = ROOT / "docs" / "format.md"
@@ -401,6 +402,12 @@ def test_the_page_names_everything_that_a_build_writes(written_folders):
     in_code = set(re.findall(r"`([^`\n]+)`", text))
     assert names <= in_code | {name.rpartition("/")[2] for name in in_code}
     assert SEGMENT_NAME in in_code
+
+
+def test_the_page_names_the_current_format():
+    page = PAGE.read_text(encoding="utf-8")
+    numbers = re.findall(r"`format_version` is at most (\d+)|`zonebloom_format` \| `(\d+)`", page)
+    assert numbers == [(str(FORMAT_VERSION), ""), ("", str(FORMAT_VERSION))]
 
 
 # The pattern of the page.
