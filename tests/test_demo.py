@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from seams import set_constant
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom.cli import demo, flights_and_places
@@ -53,7 +53,7 @@ def test_the_demo_answers_as_a_scan_and_proves_its_changes(small, capsys):
 
 def test_the_demo_fails_when_an_answer_is_wrong(small, monkeypatch, capsys):
     scans = {"PyArrow": lambda sql: []}
-    monkeypatch.setattr(demo, "_scans", lambda folder: scans.items())
+    replace_function(monkeypatch, demo, "_scans", lambda folder: scans.items())
     assert cli.main(["demo", "--path", small]) == 1
     assert "ROWS DIFFER: one order" in capsys.readouterr().out
 

@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from seams import replace_function, set_constant
 
 from zonebloom.storage import paths
 
-CORE = ["test_lookups.py", "test_execute.py", "changes/test_upserts.py"]
+CORE = ["test_locate.py", "test_execute.py", "changes/test_upserts.py"]
 
 
 def test_the_core_needs_no_function_of_linux():
@@ -34,7 +34,8 @@ def test_the_core_needs_no_function_of_linux():
     "path", ["C:\\lake\\orders", "C:/lake/orders", "C:\\lake\\.\\orders", "C:\\lake\\x\\..\\orders"]
 )
 def test_drive_letters_and_backslashes(monkeypatch, path):
-    windows = SimpleNamespace(path=ntpath, sep="\\", fspath=os.fspath)
-    monkeypatch.setattr(paths, "os", windows)
+    for name in ("abspath", "expanduser"):
+        replace_function(monkeypatch, os.path, name, getattr(ntpath, name))
+    set_constant(monkeypatch, os, "sep", ntpath.sep)
     assert not paths.is_uri(path)
     assert paths.absolute_path(path) == "C:/lake/orders"

@@ -247,7 +247,7 @@ def test_a_purge_of_iceberg_is_tried_again_after_conflicts(tmp_path, monkeypatch
             raise CommitFailedException("another process has updated the table")
         return commit(self, table_of_purge, requirements, updates)
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_others)
+    replace_function(monkeypatch, SqlCatalog, "commit_table", commit_after_others)
     if num_conflicts > 5:
         with pytest.raises(ChangeConflict, match="call again"):
             receipt.check(ds, SECRETS, purge=True)
