@@ -106,10 +106,9 @@ def test_filters_shows_the_fill_of_each_filter(ds: zb.Dataset, ax):
     assert plots.filters(ds, "id_idx", ax=ax) is ax
     right = ax.figure.axes[-1]
     stored = [
-        Sbbf.from_bytes(words)
+        Sbbf.from_bytes(table.filter_words(zone))
         for table in ds.opened.indices["id_idx"].tables()
-        for _, zones in table.zones()
-        for words in zones.filters
+        for zone in range(len(table))
     ]
     assert len(stored) == FILES * ROWS // ZONE
     fill, (fpp, target) = ax.lines[0].get_ydata(), (line.get_ydata() for line in right.lines)

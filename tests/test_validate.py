@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument, SchemaMismatch
 from zonebloom.index.kinds import kind_of
 from zonebloom.index.table import HashingFile
-from zonebloom.index.zone_bloom.rows import RowTableWriter
+from zonebloom.index.zone_bloom.rows import RowTableWriter, Zones
 from zonebloom.index.zone_map.table import read_zone_map, write_zone_map
 from zonebloom.parquet.page_map import merge_page_maps
 from zonebloom.sbbf.filter import Sbbf
@@ -32,6 +33,7 @@ from zonebloom.sbbf.filter import Sbbf
 ITEMS, ROWS, FILES = 16, 100, 3
 ZONES = FILES * math.ceil(ROWS / ITEMS)
 KINDS = ["BLOOMFILTER", "HASH"]
+FILTER = "bloom_filter_data"
 
 
 def part(number: int) -> pa.Table:
@@ -136,6 +138,20 @@ def rewrite(ds: zb.Dataset, change: Callable[[Catalog, IndexEntry], IndexEntry])
     return zb.dataset(ds.opened.source.root)
 
 
+def runs_of(table: Any) -> Iterator[tuple[int, Zones]]:
+    """Yield copies of the zones of each fragment whose filters have one size."""
+    rows = table.to_table().to_pylist()
+    for (fragment, _), group in groupby(rows, lambda row: (row["fragment_id"], len(row[FILTER]))):
+        part = list(group)
+        starts, lengths = (
+            np.array([row[name] for row in part], np.uint64)
+            for name in ("zone_start", "zone_length")
+        )
+        has_null = np.array([row["has_null"] for row in part])
+        filters = np.stack([np.frombuffer(row[FILTER], np.uint32) for row in part])
+        yield fragment, Zones(starts, lengths, has_null, filters)
+
+
 def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry], IndexEntry]:
     """Rewrite the zones of every fragment with a change."""
 
@@ -144,10 +160,7 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
         for segment in entry.segments:
             table = kind_of(entry).open(catalog, segment, None)
             path = catalog.path(segment.name, segment.file)
-            runs = [
-                (fragment, replace(zones, filters=zones.filters.copy()))
-                for fragment, zones in table.zones()
-            ]
+            runs = list(runs_of(table))
             for _, zones in runs:
                 change(zones)
             writer = RowTableWriter(
