@@ -76,18 +76,14 @@ class Dataset(pads.UnionDataset, Displayed):
 
     Notes
     -----
-    The pickle of a dataset contains its arguments, the names of its files and the number of its
-    catalog version. Another process opens the same files and the same index, even if files were
-    added since. Keys in clear text are never pickled: give importable functions that find them
-    (`Encryption`, `ParquetKeys`). A file system or URI is pickled with the credentials that it was
-    given, so let it take them from the environment. pyarrow drops the keys of encrypted files when
-    it pickles a ``pyarrow.dataset.Dataset``. The pickle contains the files of a Delta or Iceberg
-    table but not the table object, so there `refresh` keeps the table's version. A table in memory
-    is pickled with its index. Scanners and plans cannot be pickled.
+    The pickle of a dataset contains the names of its files and the number of its catalog version.
+    Another process opens the same files and the same index, even if files were added since. The
+    pickle has no table object of Delta Lake or Iceberg, so there `refresh` keeps the version.
+    pyarrow drops the keys of encrypted files when it pickles a ``pyarrow.dataset.Dataset``.
+    Scanners and plans cannot be pickled.
 
     The base class comes from ``pyarrow.dataset``, which imports pandas if it is installed. So the
-    first dataset of a process takes a quarter of a second longer with pandas than without. Reads
-    do not use pandas, except `to_pandas`. The command ``zonebloom lookup`` does not import it.
+    first dataset of a process takes a quarter of a second longer with pandas than without.
 
     Examples
     --------
@@ -176,13 +172,12 @@ class Dataset(pads.UnionDataset, Displayed):
     def refresh(self) -> None:
         """List the files again, and use their newest index.
 
-        This opens the source again in the same way: it lists a folder or a pattern, and forgets
-        files that were deleted. A dataset of files that were named one by one, or of a
-        ``pyarrow.dataset.Dataset``, keeps its files. For a Delta or Iceberg table it takes the
-        version that the table object has loaded; call the table's own ``update_incremental()`` or
-        ``refresh()`` first to get the newest. An unpickled dataset has no table object and keeps
-        its version. LazyFrames made from the dataset see the new files from then on. Methods that
-        change an index call this first.
+        This lists a folder or a pattern again, and forgets files that were deleted. A dataset of
+        files that were named one by one, or of a ``pyarrow.dataset.Dataset``, keeps its files. For
+        a Delta or Iceberg table it takes the version that the table object has loaded; call the
+        table's own ``update_incremental()`` or ``refresh()`` first to get the newest. LazyFrames
+        made from the dataset see the new files from then on. Methods that change an index call this
+        first.
 
         Raises
         ------
@@ -250,38 +245,10 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Notes
         -----
-        An index can answer these parts of a filter. The whole filter is then applied to the rows
-        that are read, by Polars if it is a Polars expression, by DuckDB if it is SQL beyond plain
-        conditions, else by PyArrow:
-
-            a = 5, a IN (5, 6), a IS NULL, a <=> 5      yes
-            p AND q                                     if it can answer p or q
-            p OR q                                      if it can answer both
-            NOT p                                       if it simplifies to one of these
-            (a, b) IN ((5, 'x'), (6, 'y'))              if it can answer both columns
-            a = 40 + 2, a > now() - INTERVAL 1 DAY      as with the computed constant
-            a < 5, a BETWEEN 5 AND 6, a LIKE 'x%'       with a ZONEMAP, or on partition columns
-            a <> 5, a IS NOT NULL                       with a ZONEMAP, or on partition columns
-            a LIKE '%x%', ILIKE, lower(a) = 'x'         with an index of words or trigrams
-            list_contains(tags, 'x'), m['k'] = 'x'      with an index of elements or entries
-            a NOT IN (5), a % 2 = 0, tags[1] = 'x'      no, except on partition columns
-
-        SQL means what DuckDB says. DuckDB evaluates all but plain conditions (``pip install
-        'zonebloom[sql]'``), and functions whose result depends on more than their arguments are
-        refused. An integer overflow raises `FilterError`. DuckDB reads instants in UTC; write
-        ``hour(ts AT TIME ZONE 'Europe/Paris')`` for another time zone. ``now()`` and
-        ``current_date`` are the time, in UTC, at which a scanner is made.
-
-        ``a = 5.5`` on integers matches nothing, and where an engine rounds a literal, every zone
-        may match. ``= NULL`` matches nothing. NaN equals NaN in SQL, where it is greater than every
-        number, and in Polars expressions, and equals nothing in PyArrow's. 0.0 equals -0.0.
-        Lossless casts of a column do not prevent the use of its index. Comparing a time without a
-        time zone to a column with one, or the reverse, is refused, because engines assume different
-        zones; the message says how to write it. Compare a UUID column with text or ``UUID '...'``,
-        and UUIDs stored as binary(16) with ``UUID '...'`` or ``X'...'``. Names in SQL match
-        exactly, or else without case. A chain of more than 4,000 OR conditions is refused, unless
-        all are equalities of one column, which become a set. An expression of PyArrow may have at
-        most 2,000 levels, as a chain of 2,000 OR has.
+        The page "Filters" of the documentation says which parts of a filter an index can answer,
+        how values are compared, and what is refused. The whole filter is applied to the rows that
+        are read, by Polars if it is a Polars expression, by DuckDB if it is SQL beyond plain
+        conditions (``pip install 'zonebloom[sql]'``), else by PyArrow.
 
         If a file is rewritten in place while it is read with an index, it is read again, or
         `FragmentChanged` is raised before its last rows are returned. Files that are read whole
@@ -527,12 +494,12 @@ class Dataset(pads.UnionDataset, Displayed):
         column : str
             A column with an index.
         keys : array, series or iterable
-            A million at a time is fine: a pyarrow, NumPy, pandas or Polars array or series, any
-            object that exports one column to Arrow, or an iterable of Python, NumPy or pandas
-            values. They are converted exactly, nanoseconds included, or refused. Keys of the
-            column's own type are hashed in bulk. Keys of another type are compared exactly (5.5 is
-            in no zone of integers), or refused. For a column of UUIDs give ``uuid.UUID`` or
-            text; for UUIDs stored as binary(16), ``uuid.UUID`` or bytes.
+            A million at a time is fine: an array of pyarrow or NumPy, a series of pandas or Polars,
+            any object that exports one column to Arrow, or an iterable of Python values. They are
+            converted exactly, nanoseconds included, or refused. Keys of another type than the
+            column's are compared exactly (5.5 is in no zone of integers), or refused. For a column
+            of UUIDs give ``uuid.UUID`` or text; for UUIDs stored as binary(16), ``uuid.UUID`` or
+            bytes.
 
         Returns
         -------

@@ -108,28 +108,14 @@ def dataset(
 
     Notes
     -----
-    A local file counts as unchanged while its size, times and inode are the same. If times or
-    inode differ, a digest of all bytes decides for files up to 1 MiB. A larger file then counts as
-    changed, even after ``chmod`` or a new hard link, until `Dataset.adopt_index` reads its indexed
-    columns or the index is refreshed. An object in a store is identified by its ETag, which each
-    plan asks for again.
+    The documentation says when a file counts as unchanged (page "Concepts"), how tables of Delta
+    Lake and Iceberg are read ("Table formats"), and how many requests a store gets ("Object
+    stores").
 
     Only Parquet pages that contain kept rows are read, first those of the filter's columns. Column
     chunks of one page, structs whose pages do not align, and encrypted files whose keys only a
     ``pyarrow.dataset.Dataset`` has are read by the row group. Arrow IPC files are read by the
     record batch. CSV, JSON and ORC files are read whole.
-
-    A Delta or Iceberg table is read at the version it has loaded. Rows that deletion vectors,
-    position deletes or equality deletes remove are never returned. Columns are identified by
-    column mapping or field ids, so an index stays valid if its column is renamed. A path inside
-    such a table, or inside a Hudi table, is refused. The index lies in ``_zonebloom`` inside the
-    table's folder, because readers of the table follow its log. If a clean-up job deletes unknown
-    files there, give index_dir.
-
-    With an obstore store as file system, or pyarrow's S3FileSystem if obstore is installed,
-    objects are requested by their tag, and the pages of all columns at once. A lookup then waits
-    for the store twice, also the first one. A folder is listed once, and only the end of its first
-    file is read.
 
     Examples
     --------
