@@ -176,10 +176,7 @@ def key_locations(
     """
     from zonebloom.scan.locate import locate_keys, select_key_columns
 
-    is_one = isinstance(columns, str)
-    names = [columns] if is_one else arguments.require_name_list(columns, "columns")
-    if not names or len(set(names)) < len(names):
-        raise arguments.invalid_value(columns, "columns", "name one at least, each once")
-    key_columns = [opened.key_column(arguments.require_text(name, "columns")) for name in names]
-    values = [keys] if is_one else select_key_columns(keys, names)
+    names = arguments.require_key_names(columns, "columns")
+    key_columns = [opened.key_column(name) for name in names]
+    values = [keys] if isinstance(columns, str) else select_key_columns(keys, names)
     return locate_keys(opened, key_columns, values, filters)

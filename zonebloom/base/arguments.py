@@ -121,6 +121,14 @@ def require_names(value: object, parameter: str) -> list[str]:
     return require_name_list([value] if isinstance(value, str) else value, parameter)
 
 
+def require_key_names(value: object, parameter: str) -> list[str]:
+    """Return the names of the columns of a key. A single name stands for a list of it."""
+    names = require_names(value, parameter)
+    if not names or len(set(names)) < len(names):
+        raise invalid_value(value, parameter, "name one at least, each once")
+    return names
+
+
 def require_integer(
     value: object, parameter: str, minimum: int = 0, maximum: int = 2**63 - 1
 ) -> int:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,7 @@ def write_orders(folder: str) -> list[str]:
             raise InvalidArgument(f"{folder} holds other files; give another folder by --path")
         shutil.rmtree(folder)
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, _MARK), "w", encoding="utf-8"):
-        pass
+    Path(folder, _MARK).touch()
     ids: list[str] = []
     for number in range(NUM_FILES):
         orders = make_orders(number, FILE_ROWS)

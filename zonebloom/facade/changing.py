@@ -57,7 +57,7 @@ def erase(
         keys = keys.read_all()
     elif isinstance(keys, Iterator):
         keys = list(keys)
-    names = () if columns is None else _names(columns, "columns")
+    names = () if columns is None else tuple(arguments.require_key_names(columns, "columns"))
     change = Change("erase", names, keys, filter, **_checked_options(**options))
     receipt = _apply(dataset, changeable_table(dataset), change)
     if not receipt.is_committed:
@@ -78,7 +78,7 @@ def upsert(
     **options: Any,
 ) -> Receipt:
     """Update and insert rows; see `Dataset.upsert`. The options are those of `_checked_options`."""
-    names = _names(on, "on")
+    names = tuple(arguments.require_key_names(on, "on"))
     table = newest_table(dataset)
     updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
     inserts = arguments.require_choice(when_not_matched, "when_not_matched", ("insert", "ignore"))
@@ -104,12 +104,6 @@ def upsert(
             **_checked_options(**options),
         )
         return _apply(dataset, table, change)
-
-
-def _names(columns: str | Sequence[str], parameter: str) -> tuple[str, ...]:
-    if isinstance(columns, str):
-        return (columns,)
-    return tuple(arguments.require_name_list(columns, parameter))
 
 
 def _checked_options(
