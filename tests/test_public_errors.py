@@ -25,7 +25,7 @@ import pytest
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.cli.main import main
-from zonebloom.facade.optimizer import DatasetOptimizer
+from zonebloom.facade.indices import DatasetOptimizer
 from zonebloom.scan.scanner import Scanner
 
 ROWS = 400

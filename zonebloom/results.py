@@ -17,7 +17,7 @@ from zonebloom.building.builder import Refreshed
 from zonebloom.catalog.vacuum import Vacuumed
 from zonebloom.changes.receipt import ChangedFile, KeyDigest, Receipt, Trace, Traces, Verification
 from zonebloom.facade.fragments import CandidateFragment
-from zonebloom.facade.optimizer import DatasetOptimizer
+from zonebloom.facade.indices import DatasetOptimizer
 from zonebloom.index.describe import EmbeddedDescription, IndexDescription
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.validate import ValidatedIndex

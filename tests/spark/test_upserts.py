@@ -18,7 +18,7 @@ from seams import replace_function
 
 import zonebloom
 import zonebloom.spark as zs
-from zonebloom.facade.optimizer import DatasetOptimizer
+from zonebloom.facade.indices import DatasetOptimizer
 
 BATCHES = 6
 

@@ -113,8 +113,8 @@ def stats_command(
     indices, embedded.
     """
     from zonebloom.errors import IndexNotFound
-    from zonebloom.facade.indices import describe_embedded_filters, describe_opened, statistics_of
-    from zonebloom.index.describe import EMBEDDED_HEADERS, embedded_cells
+    from zonebloom.facade.indices import describe_opened, statistics_of
+    from zonebloom.index.describe import EMBEDDED_HEADERS, describe_embedded, embedded_cells
 
     all_indices = describe_opened(source.opened)
     indices = [
@@ -132,8 +132,12 @@ def stats_command(
         )
         raise IndexNotFound(f"there is no index like that at {source.title}; {advice}")
     figures = [statistics_of(source.opened, index.name) for index in indices]
-    all_embedded = [] if name else describe_embedded_filters(source.opened)
-    embedded = [filters for filters in all_embedded if columns is None or filters.column in columns]
+    present_files = [] if name else source.opened.look().fragments
+    embedded = [
+        filters
+        for filters in describe_embedded(source.opened.embedded_filters, present_files)
+        if columns is None or filters.column in columns
+    ]
 
     width = terminal_width()
     parts = []

@@ -29,6 +29,7 @@ from zonebloom.reading import (
     look_up,
     take_rows,
 )
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.ordering import OrderBy
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.changes.receipt import Receipt, Traces
     from zonebloom.facade.fragments import ReadOptions, ScanOptions
-    from zonebloom.facade.optimizer import DatasetOptimizer
+    from zonebloom.facade.indices import DatasetOptimizer
     from zonebloom.facade.pickled import FileLister, PickledDataset
     from zonebloom.index.describe import EmbeddedDescription, IndexDescription
     from zonebloom.index.global_filter import GlobalFilter
@@ -1004,7 +1005,10 @@ class Dataset(pads.UnionDataset, Displayed):
         filters in files  files  row groups  size
         id                    1           1  4.1 kB
         """
-        return _indices().describe_embedded_filters(self.opened)
+        from zonebloom.index.describe import describe_embedded
+
+        opened = self.opened
+        return describe_embedded(opened.embedded_filters, opened.look().fragments)
 
     def key_ranges(self, column: str) -> pa.Table:
         """Return the least and the greatest value of a column in each fragment, from its index.
@@ -1054,7 +1058,11 @@ class Dataset(pads.UnionDataset, Displayed):
         --------
         >>> ds.prewarm_index("id_idx")
         """
-        _indices().prewarm(self.opened, name)
+        opened = self.opened
+        opened.index_entry(name)
+        KERNELS.load()
+        for table in opened.indices[name].tables():
+            table.verify()
 
     def validate_index(self, name: str, *, sample: int | Literal["all"] = 16) -> ValidatedIndex:
         """Read a whole index, and compare it with its checksums and with rows of the files.
@@ -1116,9 +1124,7 @@ class Dataset(pads.UnionDataset, Displayed):
     def optimize(self) -> DatasetOptimizer:
         """The methods that bring indices up to date, as in Lance:
         ``ds.optimize.optimize_indices()``."""
-        from zonebloom.facade.optimizer import DatasetOptimizer
-
-        return DatasetOptimizer(self)
+        return _indices().DatasetOptimizer(self)
 
     def adopt_index(self) -> Adopted:
         """Use the index for files that were copied, moved or uploaded together with it.
@@ -1165,7 +1171,14 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds
         <zonebloom.Dataset orders: 3 parquet files, 3 columns; indices: customer_idx>
         """
-        self.opened = _indices().drop(self.opened, name)
+        opened = self.opened
+        opened.index_entry(name)
+        version = opened.catalog.commit(
+            lambda latest: latest.with_indices(
+                {key: entry for key, entry in latest.indices.items() if key != name}
+            )
+        )
+        self.opened = opened.at_version(version)
 
     def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
         """Delete older versions of the index, and segments that only they refer to.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom.base import arguments
 from zonebloom.base.display import DisplayedDict, DisplayedList
@@ -22,7 +22,7 @@ from zonebloom.building.builder import (
     refreshed_cells,
 )
 from zonebloom.building.request import IndexRequest
-from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry, Version
+from zonebloom.catalog.model import DEFAULT_KIND, RETENTION, IndexEntry, Version
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.errors import (
     CatalogError,
@@ -36,17 +36,17 @@ from zonebloom.errors import (
 from zonebloom.facade.engine import choose_engine
 from zonebloom.index.describe import (
     NO_INDEX,
-    EmbeddedDescription,
     IndexDescription,
     describe,
-    describe_embedded,
     index_statistics,
 )
 from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.index.validate import ValidatedIndex, validate_index
-from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.sources.column_batches import Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A build of BLOOMFILTER over more rows is warned about.
 _MANY_ROWS = 16_000_000
@@ -89,14 +89,6 @@ def describe_opened(opened: OpenedDataset) -> DisplayedList[IndexDescription]:
     return describe(opened.version.indices.values(), opened.look().coverage)
 
 
-def describe_embedded_filters(opened: OpenedDataset) -> DisplayedList[EmbeddedDescription]:
-    """Return a description of the Bloom filters inside the Parquet files, by column."""
-    return describe_embedded(
-        opened.embedded_filters.columns(file.fragment, file.identity)
-        for file in opened.look().fragments
-    )
-
-
 def list_like_lance(opened: OpenedDataset) -> DisplayedList[dict[str, Any]]:
     """Return the indices as dictionaries with the keys that Lance uses."""
     indices = [
@@ -122,14 +114,6 @@ def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
     entry = opened.index_entry(name)
     description = next(index for index in describe_opened(opened) if index.name == name)
     return index_statistics(description, entry, opened.indices[name].tables())
-
-
-def prewarm(opened: OpenedDataset, name: str) -> None:
-    """Load an index into memory, and compile or load the kernels of lookups."""
-    opened.index_entry(name)
-    KERNELS.load()
-    for table in opened.indices[name].tables():
-        table.verify()
 
 
 def validate_opened(
@@ -159,34 +143,88 @@ def export_to_lance(opened: OpenedDataset, name: str, path: str) -> None:
     to_lance(tables, path)
 
 
-def drop(opened: OpenedDataset, name: str) -> OpenedDataset:
-    """Return the dataset at a new version of the catalog that lacks an index."""
-    opened.index_entry(name)
+class DatasetOptimizer:
+    """The methods that bring the indices of a dataset up to date; see ``Dataset.optimize``."""
 
-    def change(latest: Version) -> Version:
-        kept_indices = {key: entry for key, entry in latest.indices.items() if key != name}
-        return latest.with_indices(kept_indices)
+    def __init__(self, dataset: OpenDataset):
+        self._dataset = dataset
 
-    return opened.at_version(opened.catalog.commit(change))
+    def __repr__(self) -> str:
+        return f"<zonebloom.DatasetOptimizer of {self._dataset.title}>"
 
+    def optimize_indices(
+        self,
+        index_names: Sequence[str] | None = None,
+        *,
+        retention: timedelta | None = RETENTION,
+        repair: bool = False,
+        spark: SparkSession | Literal[False] | None = None,
+        progress: ProgressOption = None,
+    ) -> DisplayedList[Refreshed]:
+        """Index new and changed files, and forget deleted files.
 
-def require_refresh_options(
-    index_names: Sequence[str] | None,
-    retention: timedelta | None,
-    repair: bool,
-    progress: ProgressOption,
-) -> list[str] | None:
-    """Return the names of the indices to refresh. Raise `InvalidArgument` for invalid options."""
-    require_progress(progress)
-    arguments.require_bool(repair, "repair")
-    if retention is not None:
-        arguments.require_instance(retention, timedelta, "retention")
-    return None if index_names is None else arguments.require_name_list(index_names, "index_names")
+        This method first lists the files again, as `Dataset.refresh` does. It does not read files
+        that are unchanged since they were indexed. A new segment is merged with segments of its
+        size or smaller. So a refresh costs about as much as it adds, and leaves large segments
+        alone.
+
+        Parameters
+        ----------
+        index_names : list of str, optional
+            The indices to refresh. By default all indices of this dataset, but not those of other
+            datasets that share the index_dir. If the column of an index was dropped or has another
+            type than when it was indexed, a StaleIndexWarning is given, that index stays as it
+            is, and the others are refreshed. If such an index is named here, nothing is refreshed.
+        retention : timedelta, optional
+            After a change, delete versions and segments that were replaced longer ago than this,
+            as `Dataset.vacuum` does; None keeps them all. 7 days by default.
+        repair : bool
+            Whether to verify all checksums of the indices first, and to build damaged indices
+            again with the same parameters.
+        spark, progress
+            As in `Dataset.create_scalar_index`.
+
+        Returns
+        -------
+        list of Refreshed
+            One for each index, in the order of ``index_names``.
+
+        Raises
+        ------
+        SchemaMismatch
+            If the column of an index in ``index_names`` was dropped or has another type.
+        FragmentUnreadable
+        CorruptIndex
+            If a segment that would be kept is damaged, and repair=False.
+
+        Examples
+        --------
+        >>> pq.write_table(table.slice(0, 10), "orders/late.parquet")
+        >>> ds.optimize.optimize_indices(["id_idx"])
+        [Refreshed(name='id_idx', fragments_added=1, fragments_dropped=0, ...)]
+        """
+        ds = self._dataset
+        require_progress(progress)
+        arguments.require_bool(repair, "repair")
+        if retention is not None:
+            arguments.require_instance(retention, timedelta, "retention")
+        if index_names is not None:
+            index_names = arguments.require_name_list(index_names, "index_names")
+        ds.refresh()
+        ds.opened, refreshed = refresh_indices(
+            ds.opened,
+            index_names,
+            retention=retention,
+            repair=repair,
+            spark=spark,
+            progress=progress,
+        )
+        return refreshed
 
 
 def refresh_indices(
     opened: OpenedDataset,
-    index_names: list[str] | None,
+    index_names: Sequence[str] | None,
     *,
     retention: timedelta | None,
     repair: bool,

@@ -184,16 +184,23 @@ class SourceLister:
     source : object
         As it was given to `dataset`; paths are absolute.
     options : OpenOptions
-    index_dir : str or None
-        Replaces that of the options, for example after the index was moved.
     """
 
     source: Any
     options: OpenOptions
-    index_dir: str | None = None
 
-    def __call__(self, index_dir: str | None = None) -> tuple[Source, Catalog]:
-        return _list_files(self.source, self.options, index_dir=index_dir or self.index_dir)
+    def __call__(self) -> tuple[Source, Catalog]:
+        source, options = self.source, self.options
+        files = open_files(source, options)
+        if files.is_in_memory:
+            return files, _temporary_catalog(options.index_dir)
+        files = replace_fields(files, stale=options.stale)
+        files, catalog = locate_catalog(files, options.index_dir, options.encryption)
+        if isinstance(source, str | os.PathLike):
+            path = path_in(files.filesystem, os.fspath(source))
+            if path.rstrip("/") == files.root:
+                _require_unlisted(catalog.folder, files.root)
+        return files, catalog
 
 
 class OpenedSource(NamedTuple):
@@ -214,15 +221,16 @@ def open_source(source: Any, options: OpenOptions) -> OpenedSource:
     title = arguments.require_path(source, "source") if is_path else None
     is_listed = may_have_other_files(source)
     source, filesystem = _absolute_source(source, title, options.filesystem)
-    list_files = SourceLister(source, replace_fields(options, filesystem=filesystem))
-    files, catalog = list_files()
+    options = replace_fields(options, filesystem=filesystem)
+    files, catalog = SourceLister(source, options)()
     if options.index_dir is not None:
-        list_files = replace_fields(list_files, index_dir=catalog.folder)
+        # An absolute path keeps its meaning in another working directory.
+        options = replace_fields(options, index_dir=catalog.folder)
     opened = OpenedDataset(files, catalog, embedded_filters=options.embedded_filters)
     opened.open_indices_ahead()
     title = without_secrets(title or opened.source.root)
     is_listed |= opened.source.has_listed_folders
-    return OpenedSource(opened, title, list_files if is_listed else None)
+    return OpenedSource(opened, title, SourceLister(source, options) if is_listed else None)
 
 
 def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[Any, Any]:
@@ -246,25 +254,6 @@ def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[A
     if isinstance(filesystem, pafs.LocalFileSystem):
         return full_path(path_in(filesystem, title)), filesystem
     return source, filesystem
-
-
-def _list_files(
-    source: Any, options: OpenOptions, *, index_dir: str | None = None
-) -> tuple[Source, Catalog]:
-    """List the files of a source as they are now, and open their index.
-
-    ``index_dir`` replaces that of the options, for example after the index was moved.
-    """
-    files = open_files(source, options)
-    if files.is_in_memory:
-        return files, _temporary_catalog(options.index_dir)
-    files = replace_fields(files, stale=options.stale)
-    files, catalog = locate_catalog(files, index_dir or options.index_dir, options.encryption)
-    if isinstance(source, str | os.PathLike):
-        path = path_in(files.filesystem, os.fspath(source))
-        if path.rstrip("/") == files.root:
-            _require_unlisted(catalog.folder, files.root)
-    return files, catalog
 
 
 def _require_unlisted(index_dir: str, root: str) -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from zonebloom.base.display import Displayed, DisplayedDict, DisplayedList
 from zonebloom.base.text import bytes_text
-from zonebloom.catalog.coverage import Coverage
+from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry
 from zonebloom.index.kinds import kind_of
 from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.index.table import IndexTable
-from zonebloom.parquet.embedded_filters import EmbeddedColumn
+from zonebloom.sources.fragment_filters import FragmentFilters
 
 _DESCRIBED_FIELDS = (
     *("name", "index_type", "column", "number_of_items", "probability"),
@@ -128,11 +128,12 @@ def embedded_cells(description: EmbeddedDescription) -> list[object]:
 
 
 def describe_embedded(
-    files: Iterable[Iterable[EmbeddedColumn]],
+    filters: FragmentFilters, files: Iterable[PresentFragment]
 ) -> DisplayedList[EmbeddedDescription]:
+    """Return a description of the Bloom filters inside Parquet files, by column."""
     totals: dict[str, list[int]] = {}
-    for columns in files:
-        for column in columns:
+    for file in files:
+        for column in filters.columns(file.fragment, file.identity):
             total = totals.setdefault(".".join(column.path), [0, 0, 0])
             total[0] += 1
             total[1] += column.row_groups
