@@ -36,27 +36,6 @@ _LENGTH_BYTES = 4
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
 
 
-def copied_texts(
-    leaf: LeafType,
-    starts: np.ndarray,
-    lengths: np.ndarray,
-    num_bytes: int,
-    valid: np.ndarray | None,
-) -> pa.Array:
-    """Return an array of the strings of one column, which lie at some addresses.
-
-    ``starts`` and ``lengths`` are those of `value_kernels.copy_texts`. ``num_bytes`` is the sum of
-    the lengths.
-    """
-    if num_bytes > MAX_INT32:
-        raise Undecodable
-    texts = np.empty(num_bytes, dtype=np.uint8)
-    offsets = np.empty((1, lengths.shape[1] + 1), dtype=np.int32)
-    if value_kernels.copy_texts(starts, lengths, offsets, texts) < 0:
-        raise FragmentUnreadable("values of a page lie outside it, or are missing")
-    return text_array(leaf, offsets[0], texts, valid)
-
-
 def hash_stored_texts(
     pages: np.ndarray, dictionary_hashes: np.ndarray
 ) -> tuple[np.ndarray, list[bytes]]:
@@ -157,8 +136,14 @@ class Dictionary:
         starts = self._text_starts.astype(np.int64)
         # A length precedes each string.
         lengths = np.diff(starts) - _LENGTH_BYTES
+        if lengths.sum() > MAX_INT32:
+            raise Undecodable
         places = (starts[:-1] + self._body.address)[np.newaxis]
-        return copied_texts(leaf, places, lengths[np.newaxis], int(lengths.sum()), None)
+        texts = np.empty(lengths.sum(), dtype=np.uint8)
+        offsets = np.empty((1, starts.size), dtype=np.int32)
+        if value_kernels.copy_texts(places, lengths[np.newaxis], offsets, texts) < 0:
+            raise FragmentUnreadable("values of a page lie outside it, or are missing")
+        return text_array(leaf, offsets[0], texts, None)
 
     def find_keys(self, keys: KeySet) -> np.ndarray:
         """Return a uint8 mask of the values that are among the keys."""

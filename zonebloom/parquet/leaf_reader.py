@@ -134,8 +134,6 @@ class PageTable:
         self.descriptions = np.array(
             [describe_column(column.leaf, column.chunk.codec) for column in columns], np.int64
         )
-        self.widths = self.descriptions[:, header_kernels.WIDTH].copy()
-        self.num_texts = int((self.widths == 0).sum())
         # Booleans are always converted to PLAIN.
         self.has_booleans = any(c.leaf.physical_type == BOOLEAN for c in columns)
 
@@ -428,39 +426,52 @@ class OpenedPages:
             for number in range(num_columns):
                 if self._column_flags[number] & HAS_INDICES:
                     dictionaries[number] = self.dictionary(number).kernel_args
-        # The ends of the columns of a fixed width in the output.
-        alignment = value_kernels.ALIGNMENT
-        ends = np.add.accumulate((table.widths * rows.size + alignment - 1) // alignment)
-        ends *= alignment
-        out = np.frombuffer(pa.allocate_buffer(ends[-1]), dtype=np.uint8)
-        valid = allocate_array(num_columns * rows.size, np.uint8).reshape(num_columns, rows.size)
-        spans = allocate_array(2 * table.num_texts * rows.size, np.int64)
-        starts, lengths = spans.reshape(2, table.num_texts, rows.size)
-        sources = self._pages, self._bounds, table.descriptions, self._levels, dictionaries
-        num_bytes = _checked_count(
-            value_kernels.take_values(*sources, self._present, rows, valid, out, starts, lengths)
-        )
-        if num_bytes > MAX_INT32:
-            raise Undecodable
-        offsets = texts = np.empty(0, dtype=np.uint8)
-        if table.num_texts:
-            texts = allocate_array(num_bytes, np.uint8)
-            offsets = allocate_array(table.num_texts * (rows.size + 1), np.int32)
-            offsets = offsets.reshape(table.num_texts, rows.size + 1)
-            _checked_count(value_kernels.copy_texts(starts, lengths, offsets, texts))
-        arrays: list[pa.Array] = []
-        start = text = text_start = 0
-        for number, column in enumerate(table.columns):
-            leaf, are_valid = column.leaf, None if self._levels[number] < 0 else valid[number]
-            if leaf.width:
-                data = out[start : start + leaf.width * rows.size]
-                arrays.append(fixed_width_array(leaf, data, are_valid))
-            else:
-                stop = text_start + int(offsets[text, -1])
-                arrays.append(text_array(leaf, offsets[text], texts[text_start:stop], are_valid))
-                text, text_start = text + 1, stop
-            start = int(ends[number])
-        return arrays
+        stored = self._pages, self._bounds, table.descriptions, self._levels, dictionaries
+        leaves = [column.leaf for column in table.columns]
+        return take_arrays(leaves, (*stored, self._present), rows, self._levels >= 0)
+
+
+def take_arrays(
+    leaves: Sequence[LeafType],
+    stored: tuple[np.ndarray, ...],
+    rows: np.ndarray,
+    are_nullable: Sequence[bool] | np.ndarray,
+) -> list[pa.Array]:
+    """Return the values of columns at ascending rows.
+
+    ``stored`` has the first six arguments of `value_kernels.take_values`.
+    """
+    widths = stored[2][:, header_kernels.WIDTH]
+    num_texts = int((widths == 0).sum())
+    # The ends of the columns of a fixed width in the output.
+    alignment = value_kernels.ALIGNMENT
+    ends = np.add.accumulate((widths * rows.size + alignment - 1) // alignment) * alignment
+    out = allocate_array(int(ends[-1]), np.uint8)
+    valid = allocate_array(len(leaves) * rows.size, np.uint8).reshape(len(leaves), rows.size)
+    spans = allocate_array(2 * num_texts * rows.size, np.int64)
+    starts, lengths = spans.reshape(2, num_texts, rows.size)
+    size = _checked_count(value_kernels.take_values(*stored, rows, valid, out, starts, lengths))
+    if size > MAX_INT32:
+        raise Undecodable
+    offsets = texts = np.empty(0, dtype=np.uint8)
+    if num_texts:
+        texts = allocate_array(size, np.uint8)
+        offsets = allocate_array(num_texts * (rows.size + 1), np.int32)
+        offsets = offsets.reshape(num_texts, rows.size + 1)
+        _checked_count(value_kernels.copy_texts(starts, lengths, offsets, texts))
+    arrays: list[pa.Array] = []
+    start = text = text_start = 0
+    for number, leaf in enumerate(leaves):
+        are_valid = valid[number] if are_nullable[number] else None
+        if leaf.width:
+            data = out[start : start + leaf.width * rows.size]
+            arrays.append(fixed_width_array(leaf, data, are_valid))
+        else:
+            stop = text_start + int(offsets[text, -1])
+            arrays.append(text_array(leaf, offsets[text], texts[text_start:stop], are_valid))
+            text, text_start = text + 1, stop
+        start = int(ends[number])
+    return arrays
 
 
 def open_bodies(

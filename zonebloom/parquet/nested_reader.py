@@ -20,17 +20,22 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import header_kernels, nested_kernels, row_kernels, value_kernels
+from zonebloom.parquet import header_kernels, nested_kernels, row_kernels
 from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES
 from zonebloom.parquet.decompression_kernels import read_bodies
-from zonebloom.parquet.dictionaries import Dictionary, copied_texts
+from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.file_layout import ColumnChunk, FilePages
 from zonebloom.parquet.header_kernels import (
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
     HAS_PLAIN,
 )
-from zonebloom.parquet.leaf_reader import cached_dictionary, open_bodies, read_spans
+from zonebloom.parquet.leaf_reader import (
+    cached_dictionary,
+    open_bodies,
+    read_spans,
+    take_arrays,
+)
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     INT32,
@@ -38,7 +43,6 @@ from zonebloom.parquet.leaf_type import (
     LeafType,
     Undecodable,
     describe_column,
-    fixed_width_array,
 )
 from zonebloom.parquet.nested_schema import Node
 from zonebloom.parquet.page_headers import follow_headers
@@ -298,23 +302,13 @@ class _OpenedLeaf:
                 # Levels that are damaged may claim fewer values than there are.
                 raise Undecodable
         levels = np.array([0 if self.num_nulls else -1])
-        alignment = value_kernels.ALIGNMENT
-        num_bytes = (leaf.width * slots.size + alignment - 1) // alignment * alignment
-        out = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
-        valid = np.empty((1, slots.size), dtype=np.uint8)
-        starts, lengths = np.empty((2, int(not leaf.width), slots.size), dtype=np.int64)
         description = np.array([describe_column(leaf, self._part.chunk.codec)])
-        sources = pages, self._bounds, description, levels, np.array([dictionary])
-        num_bytes = value_kernels.take_values(
-            *sources, self._present, slots, valid, out, starts, lengths
-        )
-        if num_bytes < 0:
+        stored = pages, self._bounds, description, levels, np.array([dictionary]), self._present
+        try:
+            return take_arrays([leaf], stored, slots, [has_nulls])[0]
+        except FragmentUnreadable:
             # Values lie outside their page, or are missing. pyarrow decides what they are.
-            raise Undecodable
-        is_valid = valid[0] if has_nulls else None
-        if leaf.width:
-            return fixed_width_array(leaf, out[: leaf.width * slots.size], is_valid)
-        return copied_texts(leaf, starts, lengths, num_bytes, is_valid)
+            raise Undecodable from None
 
     def offsets(self, node: Node) -> tuple[np.ndarray, np.ndarray]:
         """Return the offsets of lists, and which lists are not null."""
