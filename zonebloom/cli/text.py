@@ -253,13 +253,14 @@ def answers_text(answers: list[DemoAnswer], width: int | None = None) -> str:
             answer.num_rows,
             bytes_text(answer.read_bytes),
             *map(time_text, answer.seconds.values()),
-            f"{answer.gain:,.{0 if answer.gain >= 10 else 1}f} times",
+            "no" if answer.gain < 1 else f"{answer.gain:,.{0 if answer.gain >= 10 else 1}f} times",
         ]
         for answer in answers
     ]
-    notes = [
-        f"  {answer.question}: {answer.explanation}" for answer in answers if answer.explanation
-    ]
+    explained: dict[str, list[str]] = {}
+    for answer in answers:
+        explained.setdefault(answer.explanation, []).append(answer.question)
+    notes = [f"  {', '.join(names)}: {why}" for why, names in explained.items() if why]
     title = ["Where the gain is small:"] if notes else []
     return "\n".join([fitted_table(headers, rows, width), *title, *notes])
 
