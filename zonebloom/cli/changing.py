@@ -8,10 +8,16 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
-import pyarrow as pa
 
 from zonebloom.cli import text
-from zonebloom.cli.keys import given_keys, key_option, keys_file_option, keys_options, on_option
+from zonebloom.cli.keys import (
+    as_arguments,
+    given_keys,
+    key_option,
+    keys_file_option,
+    keys_options,
+    on_option,
+)
 from zonebloom.cli.options import (
     answer_command,
     catalog_option,
@@ -70,7 +76,7 @@ def erase_command(
             "give one of --key COLUMN=VALUE, --keys FILE --on COLUMN, and --filter SQL"
         )
     _require_new_file(receipt_path)
-    columns, keys = _as_arguments(given)
+    columns, keys = as_arguments(given) if given else (None, None)
     receipt = ds.erase(columns, keys, filter=filter, plan=dry_run, progress=True)
     return _answer(ds, receipt, receipt_path)
 
@@ -177,22 +183,13 @@ def receipt_command(
         if set(given) != set(receipt.columns) or not given:
             names = ", ".join(receipt.columns) or "a filter"
             raise InvalidArgument(f"the receipt is of {names}; give keys of that, or none")
-        _, keys = _as_arguments(given)
+        _, keys = as_arguments(given)
     traces = receipt.check(ds, keys, filter=filter, purge=purge)
     return CommandAnswer(
         {"receipt": _json(receipt), "traces": traces},
         _receipt_text(receipt, traces, ds.opened.source.root),
         exit_code=text.FAILED if traces else 0,
     )
-
-
-def _as_arguments(given: dict[str, Any]) -> tuple[Any, Any]:
-    """Return columns and keys as `Dataset.erase` takes them."""
-    if not given:
-        return None, None
-    if len(given) == 1:
-        return next(iter(given.items()))
-    return list(given), pa.table(given)
 
 
 def _require_new_file(path: str | None) -> None:

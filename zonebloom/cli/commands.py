@@ -7,7 +7,7 @@ import os
 import click
 
 from zonebloom.base.text import bytes_text, time_text
-from zonebloom.cli import changing, describing, indices, locating, reading, text
+from zonebloom.cli import changing, describing, indices, reading, text
 from zonebloom.cli.options import (
     EngineRun,
     answer_command,
@@ -15,7 +15,7 @@ from zonebloom.cli.options import (
 )
 from zonebloom.cli.output import CommandAnswer, terminal_width
 
-__all__ = ["changing", "describing", "indices", "locating", "reading", "zonebloom"]
+__all__ = ["changing", "describing", "indices", "reading", "zonebloom"]
 
 
 @zonebloom.command("demo", epilog="Example: zonebloom demo --path data")
@@ -26,7 +26,7 @@ __all__ = ["changing", "describing", "indices", "locating", "reading", "zonebloo
 )
 @answer_command
 def demo_command(path: str) -> CommandAnswer:
-    """Ask two million orders in Parquet files for keys, and time other engines, too.
+    """Ask two million orders for keys, and time other engines, too.
 
     The command writes the orders to PATH/orders, about 110 MB, and indexes two columns. It asks
     each question with zonebloom, and by a scan of DuckDB, Polars and PyArrow, if they are

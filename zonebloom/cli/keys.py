@@ -81,6 +81,11 @@ def given_keys(
     return {name: cast_keys(opened, name, values) for name, values in keys.items()}
 
 
+def as_arguments(keys: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the columns and the keys of `given_keys` as methods of a dataset take them."""
+    return next(iter(keys.items())) if len(keys) == 1 else (list(keys), pa.table(keys))
+
+
 def parse_keys(key_texts: Sequence[str]) -> dict[str, pa.Array]:
     """Return the keys of --key options by column: several of one column, or one of each column."""
     keys: dict[str, list[str]] = {}

@@ -39,7 +39,7 @@ _COMMANDS_BY_CALL = (
     (r"call ds\.refresh\(\)( or open it again)?", "run the command again"),
     (r', or open (the dataset|it) with stale="[a-z-]+" to [^;]*', ""),
 )
-# The commands of `zonebloom.cli.reading` and `zonebloom.cli.locating`.
+# The commands of `zonebloom.cli.reading`.
 READING_COMMANDS = ("lookup", "head", "count", "explain", "locate", "files")
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 # The commands of `zonebloom.cli.changing`.

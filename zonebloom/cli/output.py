@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from zonebloom.base.python_values import python_values
 from zonebloom.cli.text import (
+    MAX_TERMINAL_ROWS,
     left_out_text,
     print_to_stderr,
     rows_text,
@@ -58,9 +59,11 @@ class CommandAnswer:
     document: dict[str, Any]
     # A text, or rows of a dataset.
     content: str | pa.Table
-    # How these rows are shown as text, if not in a table with cut cells.
-    rows_as_text: str = ""
-    # The number of all rows. In a terminal, `content` may have only the first of them.
+    # How these rows are shown as text.
+    format_rows: Callable[[pa.Table, int | None], str] = rows_text
+    # Whether a terminal shows all of these rows, and not only the first ones.
+    has_limit: bool = True
+    # The number of all rows, if `content` has only the first of them.
     num_rows: int = 0
     summary: str = ""
     notes: Sequence[str] = ()
@@ -130,11 +133,12 @@ def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
 def _text(answer: CommandAnswer) -> str:
     content, width = answer.content, terminal_width()
     if not isinstance(content, str):
-        rows = answer.rows_as_text or rows_text(content, width)
-        parts = [rows] if content.num_rows else []
-        if width is not None and answer.num_rows > content.num_rows:
-            left_out = left_out_text(answer.num_rows - content.num_rows, "row")
-            parts.append(f"{left_out}, -o FILE writes all")
+        is_cut = width is not None and not answer.has_limit
+        rows = content.slice(0, MAX_TERMINAL_ROWS if is_cut else None)
+        parts = [answer.format_rows(rows, width)] if rows.num_rows else []
+        num_left_out = max(answer.num_rows, content.num_rows) - rows.num_rows
+        if width is not None and num_left_out:
+            parts.append(f"{left_out_text(num_left_out, 'row')}, -o FILE writes all")
         content = "\n".join(parts)
     return content if width is None else wrap_lines(content, width)
 

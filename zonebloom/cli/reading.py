@@ -1,9 +1,11 @@
-"""The commands that read rows: lookup, head, count, explain."""
+"""The commands that read rows, and find keys: lookup, head, count, explain, locate, files."""
 
 from __future__ import annotations
 
 import time
-from typing import IO, TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
@@ -11,9 +13,19 @@ import pyarrow as pa
 from zonebloom.base.arrays import distinct_numbers, to_numpy
 from zonebloom.base.text import count_text, time_text
 from zonebloom.cli import text
-from zonebloom.cli.keys import cast_keys, key_option, keys_file_option, parse_keys, read_keys
+from zonebloom.cli.keys import (
+    as_arguments,
+    cast_keys,
+    given_keys,
+    key_option,
+    keys_file_option,
+    keys_options,
+    parse_keys,
+    read_keys,
+)
 from zonebloom.cli.options import (
     columns_options,
+    combine_options,
     embedded_filters_option,
     rows_command,
     source_command,
@@ -21,11 +33,12 @@ from zonebloom.cli.options import (
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal
-from zonebloom.reading import count_all_rows, key_locations, look_up, take_rows
+from zonebloom.reading import count_all_rows, key_locations, look_up
 from zonebloom.scan.scanner import plan_scan
 
 if TYPE_CHECKING:
     from zonebloom.facade.opening import OpenedSource
+    from zonebloom.scan.locate import KeyLocations
     from zonebloom.scan.plan import ScanStats
     from zonebloom.scan.scanner import Scanner
 
@@ -114,6 +127,7 @@ def lookup_command(
             "read": stats,
         },
         table,
+        has_limit=limit is not None,
         num_rows=stats.rows_found,
         summary=text.read_summary(plan, stats),
         exit_code=0 if num_matches else text.FOUND_NOTHING,
@@ -139,21 +153,11 @@ def _look_up_keys(
 ) -> CommandAnswer:
     """Look up keys of one column, or one composite key, and return the answer with their rows."""
     start = time.perf_counter()
-    names = list(keys)
-    if len(names) == 1:
-        table = look_up(source.opened, names[0], keys[names[0]], columns)
-        num_matched = distinct_numbers(to_numpy(table.column(0))).size
-        table = table.remove_column(0)
-    else:
-        locations = key_locations(source.opened, names, keys).by_key()
-        table = take_rows(source.opened, locations, columns)
-        num_matched = min(table.num_rows, 1)
+    names, num_keys = list(keys), len(next(iter(keys.values())))
+    table = look_up(source.opened, *as_arguments(keys), columns)
+    num_matched = distinct_numbers(to_numpy(table.column(0))).size
     seconds = time.perf_counter() - start
-    table = table.slice(0, limit)
-    first_rows = table.slice(
-        0, text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None
-    )
-    num_keys = len(keys[names[0]])
+    table = table.remove_column(0).slice(0, limit)
     return CommandAnswer(
         {
             **({"column": names[0]} if len(names) == 1 else {"columns": names}),
@@ -162,8 +166,8 @@ def _look_up_keys(
             "rows": table,
             "seconds": seconds,
         },
-        first_rows,
-        num_rows=table.num_rows,
+        table,
+        has_limit=limit is not None,
         summary=f"{count_text(table.num_rows, 'row')} of {num_matched:,} of "
         f"{count_text(num_keys, 'key')} in {time_text(seconds)}",
         exit_code=0 if num_matched else text.FOUND_NOTHING,
@@ -231,3 +235,92 @@ def explain_command(
     if analysis is not None:
         document["read"] = analysis.stats
     return CommandAnswer(document, str(analysis or plan))
+
+
+_place_options = combine_options(
+    keys_options("A key to look for."),
+    click.option("--filter", metavar="SQL", help="A condition that the rows must match, too."),
+    click.option("--missing", is_flag=True, help="Print the keys that are not there, instead."),
+)
+
+
+@zonebloom.command("locate", epilog="Example: zonebloom locate orders --on id --keys wanted.csv")
+@rows_command
+@_place_options
+def locate_command(source: OpenedSource, **options: Any) -> CommandAnswer:
+    """Print the file and row of each key at PATH.
+
+    There is one row for each row that holds a key: the key, its file as _file, its row number in
+    the file as _pos, and the values of the file's partition as _partition. Exits with 3 if nothing
+    is printed. As JSON: columns, num_keys (that were given), num_found (of them), num_rows (of
+    the rows below), rows (one object each), seconds.
+    """
+    return _locate(source, _key_rows, **options)
+
+
+@zonebloom.command("files", epilog="Example: zonebloom files orders --key id=42 --key id=4242")
+@rows_command
+@_place_options
+def files_command(source: OpenedSource, **options: Any) -> CommandAnswer:
+    """Print the files at PATH that hold one of the keys.
+
+    There is one row for each file, with the number of distinct keys and of rows with them. Exits
+    with 3 if nothing is printed. As JSON: columns, num_keys (that were given), num_found (of
+    them), num_rows (of the files below), rows (one object each), seconds.
+    """
+    return _locate(source, _file_rows, **options)
+
+
+def _key_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.Table:
+    found = by_key.filter(by_key["row"].is_valid())
+    rows = keys.take(found["key_index"])
+    for name in ("_file", "_pos", "_partition"):
+        if name in found.column_names:
+            rows = rows.append_column(name, found[name])
+    return rows
+
+
+def _file_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.Table:
+    files = locations.by_file().drop_columns(["path", "fragment_id"])
+    return files.select(["_file", *(name for name in files.column_names if name != "_file")])
+
+
+def _locate(
+    source: OpenedSource,
+    rows_of: Callable[[KeyLocations, pa.Table, pa.Table], pa.Table],
+    *,
+    key_texts: Sequence[str],
+    keys_file: IO[bytes] | None,
+    on: Sequence[str],
+    filter: str | None,
+    missing: bool,
+) -> CommandAnswer:
+    given = given_keys(source.opened, key_texts, keys_file, on)
+    if not given:
+        raise click.UsageError("give --key COLUMN=VALUE, or --keys FILE --on COLUMN")
+    start = time.perf_counter()
+    locations = key_locations(source.opened, *as_arguments(given), (filter,))
+    by_key, keys = locations.by_key(), pa.table(given)
+    # A key that is not there has one row, with nulls.
+    missing_keys = by_key.filter(by_key["row"].is_null())["key_index"]
+    num_found = keys.num_rows - len(missing_keys)
+    rows = keys.take(missing_keys) if missing else rows_of(locations, by_key, keys)
+    seconds = time.perf_counter() - start
+    root = source.opened.source.root
+    shown = "missing key" if missing else "file" if "num_keys" in rows.column_names else "row"
+    return CommandAnswer(
+        {
+            "columns": keys.column_names,
+            "num_keys": keys.num_rows,
+            "num_found": num_found,
+            "num_rows": rows.num_rows,
+            "rows": rows,
+            "seconds": seconds,
+        },
+        rows,
+        text.rows_text if missing else partial(text.places_text, root),
+        has_limit=False,
+        summary=f"{count_text(rows.num_rows, shown)}; {num_found:,} of "
+        f"{count_text(keys.num_rows, 'key')} found in {time_text(seconds)}",
+        exit_code=0 if rows.num_rows else text.FOUND_NOTHING,
+    )

@@ -213,7 +213,7 @@ def indices_text(
     return fitted_table(headers, lines, width)
 
 
-def places_text(rows: pa.Table, root: str, width: int | None = None) -> str:
+def places_text(root: str, rows: pa.Table, width: int | None = None) -> str:
     """Return the rows of `locate` or `files`, with the paths of files below the root."""
     headers = rows.column_names
     cells = [
