@@ -8,11 +8,7 @@ import click
 
 from zonebloom.base.text import bytes_text, time_text
 from zonebloom.cli import changing, describing, indices, reading, text
-from zonebloom.cli.options import (
-    EngineRun,
-    answer_command,
-    zonebloom,
-)
+from zonebloom.cli.options import answer_command, timed_build, zonebloom
 from zonebloom.cli.output import CommandAnswer, terminal_width
 
 __all__ = ["changing", "describing", "indices", "reading", "zonebloom"]
@@ -46,7 +42,7 @@ def demo_command(path: str) -> CommandAnswer:
     KERNELS.load()
     text.print_to_stderr("indexing order_id and customer")
     ds = dataset(folder)
-    run = EngineRun.measure(
+    _, seconds = timed_build(
         lambda session: ds.create_scalar_index(["order_id", "customer"], "HASH", spark=session),
         uses_spark=False,
     )
@@ -59,7 +55,7 @@ def demo_command(path: str) -> CommandAnswer:
     width = terminal_width()
     content = [
         f"{num_rows:,} orders in {demo.NUM_FILES} files of {bytes_text(num_bytes)}, as PyArrow "
-        f"writes them by default; indexed in {time_text(run.seconds)}:",
+        f"writes them by default; indexed in {time_text(seconds)}:",
         text.indices_text(indices, width=width),
         "",
         text.answers_text(answers, width),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,13 @@ import click
 from zonebloom.base.text import bytes_text, count_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
-    EngineRun,
     columns_options,
     dataset_command,
     drop_unset,
     index_names_option,
     no_index_message,
     spark_option,
-    token_options,
-    zone_options,
+    timed_build,
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, terminal_width
@@ -48,13 +47,21 @@ if TYPE_CHECKING:
     help="Kind of the index, in any case; BLOOMFILTER by default. A kind may lack some of the "
     "options below, and have other defaults.",
 )
-@zone_options
+@click.option("--number-of-items", type=int, help="Rows in a zone; 8192 by default.")
+@click.option(
+    "--probability", type=float, help="False positive probability of a zone; 0.00057 by default."
+)
 @click.option(
     "--fold/--no-fold",
     default=None,
     help="Shrink filters with few distinct values (the default), or keep all as large as Lance's.",
 )
-@token_options
+@click.option(
+    "--tokens",
+    type=click.Choice(["words", "trigrams"]),
+    help="Words of each string, or all of its pieces of three bytes.",
+)
+@click.option("--lower", is_flag=True, default=None, help="Take tokens without regard to case.")
 @click.option("--together", is_flag=True, help="Make one index of the columns together.")
 def build_command(
     ds: Dataset,
@@ -70,7 +77,7 @@ def build_command(
     the entries of a map. As JSON: path, engine, seconds, indices (those that were built).
     """
     before = dict(ds.opened.version.indices)
-    run = EngineRun.measure(
+    _, seconds = timed_build(
         lambda session: ds.create_scalar_index(
             tuple(columns) if together else columns,
             name=name,
@@ -85,11 +92,19 @@ def build_command(
         index for index in ds.describe_indices() if after[index.name] != before.get(index.name)
     ]
     replaced = ", ".join(f"replaced {index.name}" for index in indices if index.name in before)
+    location = "on Spark" if uses_spark else "in this process"
     return CommandAnswer(
-        run.document(ds, indices),
+        _build_document(ds, indices, seconds, uses_spark=uses_spark),
         text.indices_text(indices, width=terminal_width()),
-        summary=f"built {run.location} in {run.seconds:.1f} s" + (replaced and f"; {replaced}"),
+        summary=f"built {location} in {seconds:.1f} s" + (replaced and f"; {replaced}"),
     )
+
+
+def _build_document(
+    ds: Dataset, indices: Sequence[Any], seconds: float, *, uses_spark: bool
+) -> dict[str, Any]:
+    engine = "spark" if uses_spark else "local"
+    return {"path": ds.title, "engine": engine, "seconds": seconds, "indices": list(indices)}
 
 
 @zonebloom.command("refresh", epilog="Example: zonebloom refresh data/flights")
@@ -117,23 +132,23 @@ def refresh_command(
     from zonebloom.building.builder import REFRESHED_HEADERS, refreshed_cells
 
     _require_indices(ds, accept_damage=True)
-    run = EngineRun.measure(
+    refreshed, seconds = timed_build(
         lambda session: ds.optimize.optimize_indices(
             names or None, repair=verify, spark=session, progress=True
         ),
         uses_spark=uses_spark,
     )
-    rows = list(map(refreshed_cells, run.result))
+    rows = list(map(refreshed_cells, refreshed))
     return CommandAnswer(
-        run.document(ds, run.result),
+        _build_document(ds, refreshed, seconds, uses_spark=uses_spark),
         text.fitted_table(REFRESHED_HEADERS, rows, terminal_width()),
-        summary=f"refreshed in {run.seconds:.1f} s",
+        summary=f"refreshed in {seconds:.1f} s",
         notes=[
             f"index {index.name} was damaged and is built anew: {index.damage}"
-            for index in run.result
+            for index in refreshed
             if index.damage
         ],
-        exit_code=text.FAILED if any(index.problem for index in run.result) else 0,
+        exit_code=text.FAILED if any(index.problem for index in refreshed) else 0,
     )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -18,7 +17,6 @@ from zonebloom.errors import EngineError, MissingDependency
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from zonebloom.facade.dataset import Dataset
     from zonebloom.facade.opening import OpenedSource
 
 _JSON_HELP = (
@@ -227,22 +225,6 @@ embedded_filters_option = click.option(
 index_names_option = click.option(
     "--name", "names", multiple=True, help="May be repeated; all indices by default."
 )
-zone_options = combine_options(
-    click.option("--number-of-items", type=int, help="Rows in a zone; 8192 by default."),
-    click.option(
-        "--probability",
-        type=float,
-        help="False positive probability of a zone; 0.00057 by default.",
-    ),
-)
-token_options = combine_options(
-    click.option(
-        "--tokens",
-        type=click.Choice(["words", "trigrams"]),
-        help="Words of each string, or all of its pieces of three bytes.",
-    ),
-    click.option("--lower", is_flag=True, default=None, help="Take tokens without regard to case."),
-)
 spark_option = click.option(
     "--spark",
     "uses_spark",
@@ -288,30 +270,8 @@ def spark_session() -> SparkSession:
         ) from error
 
 
-@dataclass(frozen=True)
-class EngineRun:
-    """A finished build: the engine, its location as text, the time it took, and its result."""
-
-    engine: str
-    location: str
-    seconds: float
-    result: Any
-
-    @classmethod
-    def measure(cls, work: Callable[[Any], Any], *, uses_spark: bool) -> EngineRun:
-        """Call ``work`` with a Spark session or False, and measure the time."""
-        session = spark_session() if uses_spark else False
-        start = time.perf_counter()
-        result = work(session)
-        seconds = time.perf_counter() - start
-        engine, location = ("spark", "on Spark") if uses_spark else ("local", "in this process")
-        return cls(engine, location, seconds, result)
-
-    def document(self, ds: Dataset, indices: Iterable[Any]) -> dict[str, Any]:
-        """Return the JSON document of a build or refresh of indices."""
-        return {
-            "path": ds.title,
-            "engine": self.engine,
-            "seconds": self.seconds,
-            "indices": list(indices),
-        }
+def timed_build(work: Callable[[Any], Any], *, uses_spark: bool) -> tuple[Any, float]:
+    """Call ``work`` with a Spark session or False. Return its result, and the seconds it took."""
+    session = spark_session() if uses_spark else False
+    start = time.perf_counter()
+    return work(session), time.perf_counter() - start
