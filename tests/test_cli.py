@@ -976,6 +976,18 @@ def test_erase_deletes_rows_and_its_receipt_is_checked(users, run, tmp_path):
     assert (code, json.loads(out)["num_deleted"]) == (0, 10)
 
 
+def test_a_receipt_is_checked_with_keys_of_partition_folders(run, tmp_path):
+    for day in ("a", "b"):
+        folder = tmp_path / "rows" / f"day={day}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1, 2, 3]}), folder / "0.parquet")
+    path, receipt = str(tmp_path / "rows"), str(tmp_path / "erased.json")
+    keys = ["--key", "id=2", "--key", "day=a"]
+    assert run("erase", path, *keys, "--receipt", receipt)[0] == 0
+    code, out, _ = run("receipt", receipt, path, *keys)
+    assert (code, out.splitlines()[-1]) == (0, "Nothing holds these keys.")
+
+
 def test_an_interrupted_change_says_that_it_may_be_half_done(users, run, monkeypatch):
     from zonebloom.facade import changing
 

@@ -151,7 +151,6 @@ def upsert_command(
 def receipt_command(
     file: str,
     path: str | None,
-    catalog: str | None,
     key_texts: tuple[str, ...],
     keys_file: IO[bytes] | None,
     filter: str | None,
@@ -175,7 +174,7 @@ def receipt_command(
             {"receipt": _json(receipt), "traces": None},
             _receipt_text(receipt, receipt.traces, receipt.location),
         )
-    ds = Dataset(*open_at(path, catalog, **options))
+    ds = Dataset(*open_at(path, **options))
     keys = None
     if key_texts or keys_file is not None:
         on = () if keys_file is None else receipt.columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -117,6 +117,8 @@ source_options = combine_options(
         "integers and text.",
     ),
 )
+# The options of a source that commands may have.
+_SOURCE_NAMES = ("format", "index_dir", "schema", "partitioning", "embedded_filters", "catalog")
 catalog_option = click.option(
     "--catalog",
     metavar="NAME",
@@ -125,13 +127,16 @@ catalog_option = click.option(
 )
 
 
-def open_at(path: str, catalog: str | None, **options: Any) -> OpenedSource:
+def open_at(
+    path: str, *, catalog: str | None = None, partitioning: Any = None, **options: Any
+) -> OpenedSource:
     """Open the Delta or Iceberg table at a path, or in a catalog, or else the files there."""
     from zonebloom.facade.opening import OpenOptions, open_source
     from zonebloom.sources.table_folders import table_at, table_in_catalog
 
     table = table_at(path) if catalog is None else table_in_catalog(catalog, path)
-    return open_source(path if table is None else table, OpenOptions(**options))
+    source = path if table is None else table
+    return open_source(source, OpenOptions(partitioning=partitioning or "auto", **options))
 
 
 def source_command(
@@ -144,26 +149,9 @@ def source_command(
     """
 
     @functools.wraps(command)
-    def run(
-        path: str,
-        format: str,
-        index_dir: str | None,
-        schema: Literal["union"] | None,
-        partitioning: Literal["infer"] | None,
-        embedded_filters: bool = False,
-        catalog: str | None = None,
-        **parameters: Any,
-    ) -> CommandAnswer:
-        source = open_at(
-            path,
-            catalog,
-            format=format,
-            index_dir=index_dir,
-            schema=schema,
-            partitioning=partitioning or "auto",
-            embedded_filters=embedded_filters,
-        )
-        return command(source, **parameters)
+    def run(path: str, **parameters: Any) -> CommandAnswer:
+        options = {name: parameters.pop(name) for name in _SOURCE_NAMES if name in parameters}
+        return command(open_at(path, **options), **parameters)
 
     return combine_options(click.argument("path", type=click.Path()), source_options)(
         answer_command(run, has_rows=has_rows)
