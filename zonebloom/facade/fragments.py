@@ -110,50 +110,19 @@ class CandidateFragment(ProcessBound):
             scan = scan.planned(self._plan)
         return pads.Scanner.from_batches(scan.to_reader())
 
-    def to_table(
-        self,
-        schema: pa.Schema | None = None,
-        columns: Columns = None,
-        filter: pc.Expression | None = None,
-        batch_size: int = DEFAULT_BATCH_ROWS,
-        **options: Unpack[ScanOptions],
-    ) -> pa.Table:
-        return self.scanner(schema, columns, filter, batch_size, **options).to_table()
+    # These pass on what `scanner` takes, as the methods of PyArrow's fragments do.
 
-    def to_batches(
-        self,
-        schema: pa.Schema | None = None,
-        columns: Columns = None,
-        filter: pc.Expression | None = None,
-        batch_size: int = DEFAULT_BATCH_ROWS,
-        **options: Unpack[ScanOptions],
-    ) -> Iterator[pa.RecordBatch]:
-        return self.scanner(schema, columns, filter, batch_size, **options).to_batches()
+    def to_table(self, *arguments: Any, **options: Any) -> pa.Table:
+        return self.scanner(*arguments, **options).to_table()
 
-    def head(
-        self,
-        num_rows: int,
-        columns: Columns = None,
-        filter: pc.Expression | None = None,
-        batch_size: int = DEFAULT_BATCH_ROWS,
-        **options: Unpack[ScanOptions],
-    ) -> pa.Table:
-        return self.scanner(None, columns, filter, batch_size, **options).head(num_rows)
+    def to_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        return self.scanner(*arguments, **options).to_batches()
 
-    def take(
-        self,
-        indices: Any,
-        columns: Columns = None,
-        filter: pc.Expression | None = None,
-        batch_size: int = DEFAULT_BATCH_ROWS,
-        **options: Unpack[ScanOptions],
-    ) -> pa.Table:
-        return self.scanner(None, columns, filter, batch_size, **options).take(indices)
+    def head(self, num_rows: int, *arguments: Any, **options: Any) -> pa.Table:
+        return self.scanner(None, *arguments, **options).head(num_rows)
 
-    def count_rows(
-        self,
-        filter: pc.Expression | None = None,
-        batch_size: int = DEFAULT_BATCH_ROWS,
-        **options: Unpack[ScanOptions],
-    ) -> int:
-        return self.scanner(None, [], filter, batch_size, **options).count_rows()
+    def take(self, indices: Any, *arguments: Any, **options: Any) -> pa.Table:
+        return self.scanner(None, *arguments, **options).take(indices)
+
+    def count_rows(self, *arguments: Any, **options: Any) -> int:
+        return self.scanner(None, [], *arguments, **options).count_rows()
