@@ -238,22 +238,19 @@ def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[A
 
     Paths keep their meaning in another working directory and in another process.
     """
-    if isinstance(source, list | tuple) and filesystem is None:
-        paths = [arguments.require_path(path, "an item of source") for path in source]
-        return [absolute_path(path) for path in paths], filesystem
-    if isinstance(source, list | tuple) and isinstance(filesystem, pafs.LocalFileSystem):
-        paths = [arguments.require_path(path, "an item of source") for path in source]
-        return [full_path(path_in(filesystem, path)) for path in paths], filesystem
-    if title is None:
-        return source, filesystem
-    if filesystem is None:
-        if not is_uri(title):
-            return absolute_path(title), filesystem
+    if title is not None and filesystem is None and is_uri(title):
         filesystem, path = _open_uri(title)
         return path, filesystem
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        return full_path(path_in(filesystem, title)), filesystem
-    return source, filesystem
+    if filesystem is not None and not isinstance(filesystem, pafs.LocalFileSystem):
+        return source, filesystem
+
+    def absolute(path: str) -> str:
+        return absolute_path(path) if filesystem is None else full_path(path_in(filesystem, path))
+
+    if isinstance(source, list | tuple):
+        paths = [arguments.require_path(path, "an item of source") for path in source]
+        return [absolute(path) for path in paths], filesystem
+    return source if title is None else absolute(title), filesystem
 
 
 def _require_unlisted(index_dir: str, root: str) -> None:
