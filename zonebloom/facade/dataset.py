@@ -557,7 +557,7 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Raises
         ------
-        ColumnNotFound, UnsupportedType, InvalidArgument, FragmentUnreadable
+        UnsupportedType, FragmentUnreadable
 
         Examples
         --------
@@ -633,7 +633,7 @@ class Dataset(pads.UnionDataset, Displayed):
         Parameters
         ----------
         columns, keys, filter
-            As in `locate`.
+            As in `locate`, which also raises the same errors.
 
         Returns
         -------
@@ -641,10 +641,6 @@ class Dataset(pads.UnionDataset, Displayed):
             A row for each file that contains a key, in scan order: ``path`` string,
             ``fragment_id`` uint64, ``num_keys`` int64 (distinct keys), ``num_rows`` int64 (rows
             with one of them), ``_file`` and ``_partition`` (as in `locate`).
-
-        Raises
-        ------
-        As in `locate`.
 
         Examples
         --------
@@ -756,16 +752,7 @@ class Dataset(pads.UnionDataset, Displayed):
         columns : list of str, optional
             The columns to update; all columns of the rows by default.
         plan, commit_properties, progress
-            As in `erase`.
-
-        Returns
-        -------
-        Receipt
-
-        Raises
-        ------
-        InvalidArgument, ColumnNotFound, ChangeRefused, ChangeConflict
-            As in `erase`.
+            As in `erase`, which also raises the same errors.
 
         Examples
         --------
@@ -835,17 +822,14 @@ class Dataset(pads.UnionDataset, Displayed):
         column : str, tuple of str, or list of these
             A column, or a leaf of a struct as "a.b". A tuple is one index of several columns
             together. "tags[]" are the elements of a list, "events[].id" a field of the structs in
-            it, and "attrs[]" the entries of a map, key and value together. Each item of a list
-            gets its own index. The files are read once for all of them, and one commit adds them
-            all.
+            it, and "attrs[]" the entries of a map. Each item of a list gets its own index, and one
+            commit adds them all.
         index_type : str or IndexConfig
-            The name of a kind of index in any case, or a configuration with its parameters. The
-            default "BLOOMFILTER" has a Bloom filter for each zone. "HASH" goes from the hash of a
-            key to its zones; `Dataset.advise` says which is better. "ZONEMAP" has the least and
-            the greatest value of each zone, and also answers ranges. Each kind has its own
-            parameters and defaults; below are those of "BLOOMFILTER". "HASH" takes
-            ``number_of_items`` (1024) and ``probability`` (0.004). "ZONEMAP" takes
-            ``number_of_items``.
+            The name of a kind of index in any case, or a configuration with its parameters.
+            "BLOOMFILTER" has a Bloom filter for each zone. "HASH" goes from the hash of a key to
+            its zones; it takes ``number_of_items`` (1024) and ``probability`` (0.004). "ZONEMAP"
+            has the least and the greatest value of each zone, also answers ranges, and takes
+            ``number_of_items``. `Dataset.advise` says which is better.
         name : str, optional
             ``<column>_idx`` by default; ``<column>_words_idx`` and the like for an index of tokens,
             and ``<column>_zonemap_idx`` and the like beside an index that answers other questions.
@@ -857,17 +841,14 @@ class Dataset(pads.UnionDataset, Displayed):
         probability : float, optional
             Target false positive probability of a zone, between 0 and 1; 0.00057 by default.
         fold : bool, optional
-            Whether to halve filters with few distinct values, such as those of short zones, as
-            often as the probability allows; True by default. False keeps all filters as large as
-            Lance's.
+            Whether to halve filters with few distinct values as often as the probability allows;
+            True by default. False keeps all filters as large as Lance's.
         global_filter : bool
-            Whether to build a filter over all keys of the column as well, for joins. It holds as
-            many keys as there are rows with a false positive probability of 0.001, or of 0.01 if it
-            would be larger than 128 MiB (some 63 million keys).
+            Whether to build a filter over all keys of the column as well, for joins. Its false
+            positive probability is 0.001, or 0.01 if it would be larger than 128 MiB.
         plaintext : bool
-            Whether to build an unencrypted index over encrypted files. By default this is refused
-            if the dataset was opened without ``encryption``, because filters reveal which keys
-            exist, and the least and greatest keys of files, or of zones, are stored as they are.
+            Whether to build an unencrypted index over encrypted files. By default this is refused,
+            because filters reveal which keys exist, and bounds are stored as they are.
         train : bool
             False creates an index that covers no file yet. `optimize.optimize_indices` or a
             refresh on Spark indexes the files later, and until then all of them are read.
@@ -878,8 +859,7 @@ class Dataset(pads.UnionDataset, Displayed):
             Whether tokens are without regard to case. Such an index also answers ILIKE.
         spark : SparkSession or False, optional
             The Spark session to build in, or False for threads of this process. By default the
-            active session is used if there is one and at least a gigabyte of data to read; this
-            process is faster for less. The progress bar shows where the build runs.
+            active session is used if there is one and at least a gigabyte of data to read.
         progress : bool or callable, optional
             True for a progress bar, or a function that gets the rows done and the rows in total.
 
@@ -972,21 +952,10 @@ class Dataset(pads.UnionDataset, Displayed):
     def index_statistics(self, name: str) -> DisplayedDict:
         """Return parameters, coverage and size of an index, and statistics that its kind has.
 
-        For a "BLOOMFILTER" index, this method reads all filters.
+        Sizes are in bytes. For a "BLOOMFILTER" index, this method reads all filters, and also
+        returns ``filter_bytes``, ``fill_mean`` and ``fill_max``, the shares of bits that are set,
+        and ``estimated_fpp_mean`` and ``estimated_fpp_max``, which are probabilities.
 
-        Returns
-        -------
-        dict
-            Sizes in bytes. Only a "BLOOMFILTER" index has ``filter_bytes``, ``fill_mean`` and
-            ``fill_max``, the shares of bits that are set, and ``estimated_fpp_mean`` and
-            ``estimated_fpp_max``, which are probabilities.
-
-        Raises
-        ------
-        IndexNotFound
-
-        Examples
-        --------
         >>> figures = ds.index_statistics("id_idx")
         >>> figures["filter_bytes"], round(figures["fill_mean"], 2)
         (256, 0.33)
@@ -1050,12 +1019,6 @@ class Dataset(pads.UnionDataset, Displayed):
     def prewarm_index(self, name: str) -> None:
         """Load an index into memory, and compile or load the kernels of lookups.
 
-        Raises
-        ------
-        IndexNotFound
-
-        Examples
-        --------
         >>> ds.prewarm_index("id_idx")
         """
         opened = self.opened
@@ -1068,8 +1031,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """Read a whole index, and compare it with its checksums and with rows of the files.
 
         This method reads some zones of the files, and looks up their values in every part of the
-        index: filters, null flags, key ranges and the global filter. Page maps must lead to the
-        same rows. If the index did not contain a value, lookups would miss its rows.
+        index: filters, null flags, key ranges, page maps and the global filter.
 
         Parameters
         ----------
@@ -1129,11 +1091,10 @@ class Dataset(pads.UnionDataset, Displayed):
     def adopt_index(self) -> Adopted:
         """Use the index for files that were copied, moved or uploaded together with it.
 
-        A copied file has other times, and another store has other tags. Such a file counts as
-        changed, and is read whole. This method finds the file that was indexed by its size and by
-        the digest of its footer. It proves a local file up to 1 MiB by the digest of all its
-        bytes. For any other file it reads the indexed columns, and looks up every value in the
-        index. Only Parquet files have such a footer. Renamed files are recognised, too.
+        A copied file has other times, so it counts as changed. This method finds the file that was
+        indexed by its size and the digest of its footer, which only Parquet files have. Then it
+        reads the indexed columns, and looks up every value in the index. A local file up to 1 MiB
+        is proved by a digest of all its bytes instead.
 
         Returns
         -------
@@ -1161,12 +1122,6 @@ class Dataset(pads.UnionDataset, Displayed):
     def drop_index(self, name: str) -> None:
         """Remove an index. Its segments stay on disk for older readers until `vacuum`.
 
-        Raises
-        ------
-        IndexNotFound
-
-        Examples
-        --------
         >>> ds.drop_index("id_idx")
         >>> ds
         <zonebloom.Dataset orders: 3 parquet files, 3 columns; indices: customer_idx>
