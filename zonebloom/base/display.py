@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from zonebloom.base.text import cell_text, numeric_columns, table_text
+from zonebloom.base.text import TextTable, cell_text, numeric_columns, table_text
 
 _MAX_STRIPS = 20
 # With more zones than this, the lines between them would merge into a grey area.
@@ -83,27 +83,26 @@ ListItem = TypeVar("ListItem")
 
 
 class DisplayedList(Displayed, list[ListItem], Generic[ListItem]):
-    """A list that is displayed as a table."""
+    """A list that is displayed as a table, whose headers and rows a function returns."""
 
     def __init__(
         self,
         items: Iterable[ListItem],
-        headers: Sequence[str],
-        cells: Callable[[ListItem], Sequence[object]],
+        table: Callable[[Sequence[ListItem]], TextTable],
         if_empty: str,
     ):
         super().__init__(items)
-        self._headers, self._cells, self._if_empty = headers, cells, if_empty
+        self._table, self._if_empty = table, if_empty
 
     def __repr__(self) -> str:
         return list.__repr__(self)
 
     def __str__(self) -> str:
-        return table_text(self._headers, list(map(self._cells, self))) if self else self._if_empty
+        return table_text(*self._table(self)) if self else self._if_empty
 
     def _repr_html_(self) -> str:
-        cells = list(map(self._cells, self))
-        return styled_html(table_html(self._headers, cells) if self else lines_html(self._if_empty))
+        content = table_html(*self._table(self)) if self else lines_html(self._if_empty)
+        return styled_html(content)
 
 
 class DisplayedDict(Displayed, dict[str, Any]):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from typing import TypeAlias
+
+# The headers of a table, and its rows.
+TextTable: TypeAlias = tuple[Sequence[str], Sequence[Sequence[object]]]
 
 
 def bytes_text(count: int) -> str:

@@ -10,6 +10,7 @@ from itertools import compress
 
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, report_progress
+from zonebloom.base.text import TextTable
 from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.request import IndexSpec
 from zonebloom.building.segments import arrange_segments
@@ -87,15 +88,10 @@ def failed_refresh(entry: IndexEntry, problem: str) -> Refreshed:
     return Refreshed(entry.name, 0, 0, len(entry.segments), changed=False, problem=problem)
 
 
-REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments")
-
-
-def refreshed_cells(refreshed: Refreshed) -> list[object]:
-    return [
-        refreshed.name,
-        refreshed.fragments_added,
-        refreshed.fragments_dropped,
-        refreshed.num_segments,
+def refreshed_table(indices: Sequence[Refreshed]) -> TextTable:
+    return ("index", "files added", "files dropped", "segments"), [
+        (index.name, index.fragments_added, index.fragments_dropped, index.num_segments)
+        for index in indices
     ]
 
 

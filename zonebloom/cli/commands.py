@@ -32,6 +32,7 @@ def demo_command(path: str) -> CommandAnswer:
     """
     from zonebloom.cli import demo
     from zonebloom.facade.opening import dataset
+    from zonebloom.index.describe import index_table
     from zonebloom.sbbf.kernel_loader import KERNELS
 
     folder = os.path.join(path, "orders")
@@ -56,7 +57,7 @@ def demo_command(path: str) -> CommandAnswer:
     content = [
         f"{num_rows:,} orders in {demo.NUM_FILES} files of {bytes_text(num_bytes)}, as PyArrow "
         f"writes them by default; indexed in {time_text(seconds)}:",
-        text.indices_text(indices, width=width),
+        text.fitted_table(*index_table(indices), width),
         "",
         text.answers_text(answers, width),
         "",

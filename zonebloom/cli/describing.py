@@ -114,7 +114,7 @@ def stats_command(
     """
     from zonebloom.errors import IndexNotFound
     from zonebloom.facade.indices import describe_opened, statistics_of
-    from zonebloom.index.describe import EMBEDDED_HEADERS, describe_embedded, embedded_cells
+    from zonebloom.index.describe import describe_embedded, embedded_table
 
     all_indices = describe_opened(source.opened)
     indices = [
@@ -142,8 +142,7 @@ def stats_command(
     width = terminal_width()
     parts = []
     if embedded:
-        cells = list(map(embedded_cells, embedded))
-        parts.append(text.fitted_table(EMBEDDED_HEADERS, cells, width))
+        parts.append(text.fitted_table(*embedded_table(embedded), width))
     if name or columns:
         parts.append(
             "\n\n".join(
@@ -152,7 +151,7 @@ def stats_command(
             )
         )
     elif indices:
-        parts.append(text.indices_text(indices, figures, width))
+        parts.append(text.fitted_table(*text.table_with_figures(indices, figures), width))
     return CommandAnswer(
         {
             "path": source.title,

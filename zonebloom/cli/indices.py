@@ -76,6 +76,8 @@ def build_command(
     "tags[]" are the elements of a list, "events[].id" a field of the structs in it, and "attrs[]"
     the entries of a map. As JSON: path, engine, seconds, indices (those that were built).
     """
+    from zonebloom.index.describe import index_table
+
     before = dict(ds.opened.version.indices)
     _, seconds = timed_build(
         lambda session: ds.create_scalar_index(
@@ -95,7 +97,7 @@ def build_command(
     location = "on Spark" if uses_spark else "in this process"
     return CommandAnswer(
         _build_document(ds, indices, seconds, uses_spark=uses_spark),
-        text.indices_text(indices, width=terminal_width()),
+        text.fitted_table(*index_table(indices), terminal_width()),
         summary=f"built {location} in {seconds:.1f} s" + (replaced and f"; {replaced}"),
     )
 
@@ -129,7 +131,7 @@ def refresh_command(
     says what to do, and the command exits with 1. As JSON: path, engine, seconds, indices
     (with the files added and dropped, and the segments that each now has).
     """
-    from zonebloom.building.builder import REFRESHED_HEADERS, refreshed_cells
+    from zonebloom.building.builder import refreshed_table
 
     _require_indices(ds, accept_damage=True)
     refreshed, seconds = timed_build(
@@ -138,10 +140,9 @@ def refresh_command(
         ),
         uses_spark=uses_spark,
     )
-    rows = list(map(refreshed_cells, refreshed))
     return CommandAnswer(
         _build_document(ds, refreshed, seconds, uses_spark=uses_spark),
-        text.fitted_table(REFRESHED_HEADERS, rows, terminal_width()),
+        text.fitted_table(*refreshed_table(refreshed), terminal_width()),
         summary=f"refreshed in {seconds:.1f} s",
         notes=[
             f"index {index.name} was damaged and is built anew: {index.damage}"

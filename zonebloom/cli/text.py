@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from zonebloom.base.python_values import python_value, python_values
 from zonebloom.base.text import (
+    TextTable,
     align_cells,
     bytes_text,
     count_text,
@@ -192,25 +193,17 @@ def wrap_lines(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def indices_text(
-    indices: list[Any],
-    figures: Sequence[dict[str, Any]] | None = None,
-    width: int | None = None,
-) -> str:
-    """Return a table of index descriptions.
+def table_with_figures(indices: Sequence[Any], figures: Sequence[dict[str, Any]]) -> TextTable:
+    """Return a table of indices with the fill and the false positives of those with filters."""
+    from zonebloom.index.describe import index_table
 
-    With figures, the table has the fill and the false positives of filters, if any index has them.
-    """
-    from zonebloom.index.describe import index_columns
-
-    all_headers, index_cells = index_columns(indices)
-    headers, lines = list(all_headers), list(map(index_cells, indices))
+    headers, rows = index_table(indices)
     for header, name in (("fill", "fill_mean"), ("fpp", "estimated_fpp_mean")):
-        if any(name in index_figures for index_figures in figures or ()):
-            headers.append(header)
-            for line, index_figures in zip(lines, figures or (), strict=True):
-                line.append(index_figures.get(name))
-    return fitted_table(headers, lines, width)
+        if any(name in index_figures for index_figures in figures):
+            headers = [*headers, header]
+            cells = [index_figures.get(name) for index_figures in figures]
+            rows = [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+    return headers, rows
 
 
 def places_text(root: str, rows: pa.Table, width: int | None = None) -> str:

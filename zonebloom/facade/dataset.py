@@ -1267,11 +1267,10 @@ class Dataset(pads.UnionDataset, Displayed):
         )
 
     def _repr_html_(self) -> str:
-        from zonebloom.index.describe import NO_INDEX, index_columns
+        from zonebloom.index.describe import NO_INDEX, index_table
 
         descriptions = self.describe_indices()
-        headers, index_cells = index_columns(descriptions)
-        table = table_html(headers, list(map(index_cells, descriptions)))
+        table = table_html(*index_table(descriptions))
         content = table if descriptions else list_html([NO_INDEX])
         return styled_html(title_html(self._title()), content)
 

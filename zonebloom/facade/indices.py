@@ -13,13 +13,12 @@ from zonebloom.base import arguments
 from zonebloom.base.display import DisplayedDict, DisplayedList
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
-from zonebloom.base.text import bytes_text
+from zonebloom.base.text import TextTable, bytes_text
 from zonebloom.building.builder import (
-    REFRESHED_HEADERS,
     Builder,
     Refreshed,
     failed_refresh,
-    refreshed_cells,
+    refreshed_table,
 )
 from zonebloom.building.request import IndexRequest
 from zonebloom.catalog.model import DEFAULT_KIND, RETENTION, IndexEntry, Version
@@ -101,12 +100,11 @@ def list_like_lance(opened: OpenedDataset) -> DisplayedList[dict[str, Any]]:
         }
         for index in describe_opened(opened)
     ]
-    headers = list(indices[0]) if indices else []
-    return DisplayedList(indices, headers, _values, NO_INDEX)
+    return DisplayedList(indices, _table_of_dicts, NO_INDEX)
 
 
-def _values(row: dict[str, Any]) -> list[object]:
-    return list(row.values())
+def _table_of_dicts(rows: Sequence[dict[str, Any]]) -> TextTable:
+    return list(rows[0]), [list(row.values()) for row in rows]
 
 
 def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
@@ -268,7 +266,7 @@ def refresh_indices(
     for record in refreshed:
         if record.problem is not None:
             warn(StaleIndexWarning(record.problem))
-    return opened, DisplayedList(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
+    return opened, DisplayedList(refreshed, refreshed_table, NO_INDEX)
 
 
 def _vacuum_after_commit(opened: OpenedDataset, retention: timedelta) -> None:

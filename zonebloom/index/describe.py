@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zonebloom.base.display import Displayed, DisplayedDict, DisplayedList
-from zonebloom.base.text import bytes_text
+from zonebloom.base.text import TextTable, bytes_text
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry
 from zonebloom.index.kinds import kind_of
@@ -63,37 +63,28 @@ class IndexDescription(Displayed):
         )
 
 
-_INDEX_HEADERS = ("index", "column", "zones", "rows", "files covered", "size")
 NO_INDEX = "no index; make one with create_scalar_index(column)"
 
 
-def index_columns(
-    descriptions: Iterable[IndexDescription],
-) -> tuple[Sequence[str], Callable[[IndexDescription], list[object]]]:
-    """Return the headers of a table of indices, and the function that returns the cells of one.
-
-    The table has a column for the kind if any index is not of the default kind.
-    """
-    name, *others = _INDEX_HEADERS
-    if all(description.index_type == DEFAULT_KIND for description in descriptions):
-        return _INDEX_HEADERS, _index_cells
-    return (name, "kind", *others), _index_cells_with_kind
-
-
-def _index_cells_with_kind(description: IndexDescription) -> list[object]:
-    name, *others = _index_cells(description)
-    return [name, description.index_type, *others]
-
-
-def _index_cells(description: IndexDescription) -> list[object]:
-    return [
-        description.name,
-        description.column,
-        description.num_zones,
-        description.num_rows_indexed,
-        f"{description.num_fragments_indexed:,} of {description.num_fragments:,}",
-        bytes_text(description.num_bytes),
+def index_table(indices: Sequence[IndexDescription]) -> TextTable:
+    """Return a table of indices, with their kinds if any is not of the default kind."""
+    headers = ["index", "column", "zones", "rows", "files covered", "size"]
+    rows: list[list[object]] = [
+        [
+            index.name,
+            index.column,
+            index.num_zones,
+            index.num_rows_indexed,
+            f"{index.num_fragments_indexed:,} of {index.num_fragments:,}",
+            bytes_text(index.num_bytes),
+        ]
+        for index in indices
     ]
+    if any(index.index_type != DEFAULT_KIND for index in indices):
+        headers.insert(1, "kind")
+        for row, index in zip(rows, indices, strict=True):
+            row.insert(1, index.index_type)
+    return headers, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +106,10 @@ class EmbeddedDescription:
     num_bytes: int
 
 
-EMBEDDED_HEADERS = ("filters in files", "files", "row groups", "size")
-
-
-def embedded_cells(description: EmbeddedDescription) -> list[object]:
-    return [
-        description.column,
-        description.num_files,
-        description.num_row_groups,
-        bytes_text(description.num_bytes),
+def embedded_table(columns: Sequence[EmbeddedDescription]) -> TextTable:
+    return ("filters in files", "files", "row groups", "size"), [
+        (column.column, column.num_files, column.num_row_groups, bytes_text(column.num_bytes))
+        for column in columns
     ]
 
 
@@ -139,7 +125,7 @@ def describe_embedded(
             total[1] += column.row_groups
             total[2] += column.num_bytes
     descriptions = (EmbeddedDescription(column, *total) for column, total in totals.items())
-    return DisplayedList(descriptions, EMBEDDED_HEADERS, embedded_cells, "no filter in any file")
+    return DisplayedList(descriptions, embedded_table, "no filter in any file")
 
 
 def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList[IndexDescription]:
@@ -169,7 +155,7 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
                 entry.created_at,
             )
         )
-    return DisplayedList(descriptions, *index_columns(descriptions), NO_INDEX)
+    return DisplayedList(descriptions, index_table, NO_INDEX)
 
 
 def index_statistics(
