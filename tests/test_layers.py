@@ -90,7 +90,7 @@ IMPORTERS = {
     "obstore": ["storage.object_store"],
     "pyiceberg": ["sources/", "changes.iceberg"],
     "pyarrow.orc": [],
-    "pyarrow.csv": ["cli.keys", "cli.output", "cli.flights_and_places", "sources.given_files"],
+    "pyarrow.csv": ["cli.output", "cli.flights_and_places", "sources.given_files"],
     "pyarrow.json": ["cli.flights_and_places"],
     "pyarrow.feather": [],
     # The command line only writes files.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from zonebloom.base.arrays import array_of
 from zonebloom.cli.options import combine_options, single_value, split_names
 from zonebloom.errors import InvalidArgument
-from zonebloom.sources.given_files import is_parquet, parquet_columns, read_columns
+from zonebloom.sources.given_files import is_parquet, read_columns
 from zonebloom.values.normal_types import decoded_type
 
 if TYPE_CHECKING:
@@ -77,7 +77,10 @@ def given_keys(
         raise click.UsageError("give one of --key and --keys")
     if bool(names) != (keys_file is not None):
         raise click.UsageError("--keys and --on belong together; --key names its own column")
-    keys = parse_keys(key_texts) if keys_file is None else read_columns(keys_file, names)
+    if keys_file is None:
+        keys: dict[str, Any] = parse_keys(key_texts)
+    else:
+        keys = read_columns(keys_file, pa.py_buffer(keys_file.read()), names)
     return {name: cast_keys(opened, name, values) for name, values in keys.items()}
 
 
@@ -105,25 +108,16 @@ def parse_keys(key_texts: Sequence[str]) -> dict[str, pa.Array]:
     return {name: array_of(values, pa.string()) for name, values in keys.items()}
 
 
-def read_keys(file: IO[bytes], column: str | None) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """Return the keys in a file by the name of their column. Those of a CSV file are text."""
-    data = pa.py_buffer(file.read())
-    if is_parquet(data):
-        return parquet_columns(file, data, None if column is None else [column])
-    if column is not None:
-        lines = [line for line in data.to_pybytes().splitlines() if line]
-        return {column: array_of(lines, pa.string())}
-    from pyarrow import csv
+def read_keys(file: IO[bytes], column: str | None) -> dict[str, Any]:
+    """Return the keys in a file by the name of their column. Those of a CSV file are text.
 
-    try:
-        name = csv.open_csv(pa.BufferReader(data)).schema.names[0]
-        as_text = csv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
-        return {name: csv.read_csv(pa.BufferReader(data), convert_options=as_text).column(0)}
-    except pa.ArrowException as error:
-        raise InvalidArgument(
-            f"cannot read {file.name}: {error}; give a Parquet file, a CSV file whose first "
-            "line names its columns, or a key on each line and --column"
-        ) from None
+    With a column, a file that is not Parquet has a key on each line.
+    """
+    data = pa.py_buffer(file.read())
+    if column is None or is_parquet(data):
+        return read_columns(file, data, None if column is None else [column])
+    lines = [line for line in data.to_pybytes().splitlines() if line]
+    return {column: array_of(lines, pa.string())}
 
 
 def cast_keys(

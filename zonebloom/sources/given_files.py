@@ -15,40 +15,33 @@ from zonebloom.values.normal_types import decoded_type
 _PARQUET_MAGIC = b"PAR1"
 
 
-def read_columns(file: IO[bytes], names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """Return some columns of a CSV or Parquet file, or of stdin. Those of CSV are text.
+def read_columns(
+    file: IO[bytes], data: pa.Buffer, names: Sequence[str] | None = None
+) -> dict[str, pa.ChunkedArray]:
+    """Return some columns of a CSV or Parquet file, by default the first. Those of CSV are text.
 
-    Raise `InvalidArgument` if the file cannot be read, or lacks a column.
+    ``data`` are the bytes of the file. Raise `InvalidArgument` if they cannot be read, or lack a
+    column.
     """
-    data = pa.py_buffer(file.read())
-    if is_parquet(data):
-        return parquet_columns(file, data, names)
     with _errors_of(file):
-        from pyarrow import csv
+        if is_parquet(data):
+            import pyarrow.parquet as pq
 
-        _require_columns(file, names, csv.open_csv(pa.BufferReader(data)).schema.names)
-        options = _csv_options({name: pa.string() for name in names})
-        options.include_columns = list(names)
-        table = csv.read_csv(pa.BufferReader(data), convert_options=options)
+            names = _chosen_columns(file, names, pq.read_schema(pa.BufferReader(data)).names)
+            table = pq.read_table(pa.BufferReader(data), columns=names)
+        else:
+            from pyarrow import csv
+
+            available = csv.open_csv(pa.BufferReader(data)).schema.names
+            names = _chosen_columns(file, names, available)
+            options = _csv_options(dict.fromkeys(names, pa.string()))
+            options.include_columns = names
+            table = csv.read_csv(pa.BufferReader(data), convert_options=options)
     return {name: table.column(name) for name in names}
 
 
 def is_parquet(data: pa.Buffer) -> bool:
     return data.slice(0, len(_PARQUET_MAGIC)).to_pybytes() == _PARQUET_MAGIC
-
-
-def parquet_columns(
-    file: IO[bytes], data: pa.Buffer, names: Sequence[str] | None
-) -> dict[str, pa.ChunkedArray]:
-    """Return some columns of a Parquet file whose bytes were read, by default the first one."""
-    import pyarrow.parquet as pq
-
-    with _errors_of(file):
-        available = pq.read_schema(pa.BufferReader(data)).names
-        names = available[:1] if names is None else names
-        _require_columns(file, names, available)
-        table = pq.read_table(pa.BufferReader(data), columns=list(names))
-    return {name: table.column(name) for name in names}
 
 
 def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
@@ -84,13 +77,17 @@ def _csv_options(types: dict[str, pa.DataType]) -> Any:
     )
 
 
-def _require_columns(file: IO[bytes], names: Sequence[str], available: Sequence[str]) -> None:
-    for name in names:
+def _chosen_columns(
+    file: IO[bytes], names: Sequence[str] | None, available: Sequence[str]
+) -> list[str]:
+    chosen = list(available[:1] if names is None else names)
+    for name in chosen:
         if name not in available:
             raise InvalidArgument(
                 f"{file.name} has no column {name!r}, but {', '.join(available)}; the first line "
                 "of a CSV file names its columns"
             )
+    return chosen
 
 
 @contextmanager
