@@ -106,20 +106,20 @@ class Dataset(pads.UnionDataset, Displayed):
         self,
         opened: OpenedDataset,
         title: str,
-        list_files: FileLister | None = None,
+        file_lister: FileLister | None = None,
         filters: tuple[Filter, ...] = (),
     ):
         super().__init__(opened.source.schema, [unreadable_dataset(opened.source.schema)])
         self.title = title
         self.opened = opened
-        # None if the files were named one by one, because then there is nothing to list.
-        self._list_files = list_files
+        # It lists the files again. None if they were named one by one.
+        self.file_lister = file_lister
         # The filters of `Dataset.filter`, which all reads apply.
         self._filters = filters
 
     def __copy__(self) -> Dataset:
         """Return a dataset with the same state. Later changes of one do not affect the other."""
-        return Dataset(self.opened, self.title, self._list_files, self._filters)
+        return Dataset(self.opened, self.title, self.file_lister, self._filters)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Dataset:
         # The state is immutable and replaced as a whole, so copies may share it.
@@ -128,15 +128,10 @@ class Dataset(pads.UnionDataset, Displayed):
     def __reduce__(self) -> tuple[Any, ...]:
         from zonebloom.facade.pickled import PickledDataset
 
-        pickled = PickledDataset.of(self.opened, self.title, self._list_files)
+        pickled = PickledDataset.of(self.opened, self.title, self.file_lister)
         return _unpickled, (pickled, self._filters)
 
     # The files and their state
-
-    @property
-    def file_lister(self) -> FileLister | None:
-        """The function that lists the files again, or None if they were named one by one."""
-        return self._list_files
 
     @property
     def schema(self) -> pa.Schema:
@@ -194,10 +189,10 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> len(ds.files), ds.count_rows()
         (2, 2000)
         """
-        if self._list_files is None:
+        if self.file_lister is None:
             self.opened = self.opened.with_newest_index()
         else:
-            self.opened = self.opened.with_current_files(*self._list_files())
+            self.opened = self.opened.with_current_files(*self.file_lister())
 
     # Reads
 
@@ -448,14 +443,14 @@ class Dataset(pads.UnionDataset, Displayed):
         ):
             # Keep the parts, because SQL may contain the current time.
             opened.translate((expression,))
-            return Dataset(opened, self.title, self._list_files, (*self._filters, *expression))
+            return Dataset(opened, self.title, self.file_lister, (*self._filters, *expression))
         if isinstance(expression, list | tuple):
             # The lists of DNF tuples may change later, and an iterator in them yields only once.
             expression, _ = opened.translate((expression,))
         filters = self._filters if expression is None else (*self._filters, expression)
         # A Polars expression cannot be combined with other filters, so adding one refuses it here.
         opened.translate((*filters, "TRUE"))
-        return Dataset(opened, self.title, self._list_files, filters)
+        return Dataset(opened, self.title, self.file_lister, filters)
 
     def search(self, filter: Filter) -> SearchResult:
         """Return the rows that may match a filter, by the indices alone.
