@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 
 from zonebloom.base.arrays import distinct_numbers, to_numpy
-from zonebloom.base.text import count_text, time_text
+from zonebloom.base.text import bytes_text, count_text, time_text
 from zonebloom.cli import text
 from zonebloom.cli.keys import (
     as_arguments,
@@ -114,6 +114,7 @@ def lookup_command(
     is_cut = limit is None and is_in_terminal()
     table = _first_rows(scanner, text.MAX_TERMINAL_ROWS) if is_cut else scanner.to_table()
     plan, stats = scanner.plan(), runs[0]
+    zones = " and ".join(map(str, plan.indices)) or "no index used"
     # A limit of 0 returns no row, so count separately whether one matches.
     num_matches = table.num_rows
     if limit == 0:
@@ -129,7 +130,9 @@ def lookup_command(
         table,
         has_limit=limit is not None,
         num_rows=stats.rows_found,
-        summary=text.read_summary(plan, stats),
+        summary=f"{count_text(stats.rows_found, 'row')}; {zones}; read "
+        f"{bytes_text(stats.data_bytes)} of data and {bytes_text(stats.index_bytes)} of index in "
+        f"{time_text(stats.seconds)}",
         exit_code=0 if num_matches else text.FOUND_NOTHING,
     )
 
@@ -231,9 +234,24 @@ def explain_command(
     scanner = plan_scan(source.opened, columns, [filter])
     analysis = scanner.analyze_plan() if analyze else None
     plan = scanner.plan() if analysis is None else analysis.plan
-    document = text.plan_json(plan)
-    if analysis is not None:
-        document["read"] = analysis.stats
+    document = {
+        "filter": None if plan.filter is None else str(plan.filter),
+        "columns": plan.columns,
+        "num_fragments": plan.num_fragments,
+        "skipped": plan.skipped,
+        "fragments": [
+            {
+                "path": part.fragment.path,
+                # Null means that the whole file is read, for the reason in "why".
+                "ranges": None if part.rows is None else list(part.rows),
+                "why": part.reason,
+            }
+            for part in plan.fragments
+        ],
+        "indices": plan.indices,
+        "unanswered": [{"part": part, "why": why} for part, why in plan.unanswered],
+        **({} if analysis is None else {"read": analysis.stats}),
+    }
     return CommandAnswer(document, str(analysis or plan))
 
 

@@ -32,8 +32,6 @@ from zonebloom.storage.paths import key_below
 if TYPE_CHECKING:
     from zonebloom.changes.receipt import Traces
     from zonebloom.cli.demo import DemoAnswer
-    from zonebloom.scan.explain import ScanPlan
-    from zonebloom.scan.plan import ScanStats
 
 FAILED = 1
 FOUND_NOTHING = 3
@@ -261,32 +259,3 @@ def answers_text(answers: list[DemoAnswer], width: int | None = None) -> str:
 def left_out_text(number: int, noun: str) -> str:
     """Return a line that says how many items a terminal does not show, and how to see them."""
     return f"{count_text(number, f'more {noun}')}: --limit N shows N"
-
-
-def read_summary(plan: ScanPlan, stats: ScanStats) -> str:
-    zones = " and ".join(map(str, plan.indices))
-    return (
-        f"{count_text(stats.rows_found, 'row')}; {zones or 'no index used'}; read "
-        f"{bytes_text(stats.data_bytes)} of data and {bytes_text(stats.index_bytes)} of index in "
-        f"{time_text(stats.seconds)}"
-    )
-
-
-def plan_json(plan: ScanPlan) -> dict[str, Any]:
-    return {
-        "filter": None if plan.filter is None else str(plan.filter),
-        "columns": plan.columns,
-        "num_fragments": plan.num_fragments,
-        "skipped": plan.skipped,
-        "fragments": [
-            {
-                "path": part.fragment.path,
-                # Null means that the whole file is read, for the reason in "why".
-                "ranges": None if part.rows is None else list(part.rows),
-                "why": part.reason,
-            }
-            for part in plan.fragments
-        ],
-        "indices": plan.indices,
-        "unanswered": [{"part": part, "why": why} for part, why in plan.unanswered],
-    }

@@ -260,22 +260,18 @@ def refresh_indices(
         version = opened.catalog.commit(lambda latest: latest)
     opened = opened.at_version(version)
     if retention is not None and any(record.changed for record in refreshed):
-        _vacuum_after_commit(opened, retention)
+        try:
+            vacuum_catalog(opened.catalog, retention)
+        except CatalogError as error:
+            # The commit has succeeded.
+            text = f"older versions of the index of {opened.source.root} are not deleted: {error}"
+            warn(ZoneBloomWarning(text))
     by_name = {record.name: record for record in [*refreshed, *misfits]}
     refreshed = [by_name[entry.name] for entry in entries]
     for record in refreshed:
         if record.problem is not None:
             warn(StaleIndexWarning(record.problem))
     return opened, DisplayedList(refreshed, refreshed_table, NO_INDEX)
-
-
-def _vacuum_after_commit(opened: OpenedDataset, retention: timedelta) -> None:
-    """Vacuum, but only warn if that fails, because the commit before it has succeeded."""
-    try:
-        vacuum_catalog(opened.catalog, retention)
-    except CatalogError as error:
-        root = opened.source.root
-        warn(ZoneBloomWarning(f"older versions of the index of {root} are not deleted: {error}"))
 
 
 def _find_damage(opened: OpenedDataset, names: Sequence[str]) -> dict[str, str]:

@@ -83,11 +83,10 @@ def dataset(
         lookups miss existing rows. Filters that contradict the minimum or maximum of their column
         chunk are not used.
     schema : pyarrow.Schema or "union", optional
-        The columns of the dataset. "union" reads the schema of every file and takes the columns
-        of all files by name, with types widened as in
-        ``pyarrow.unify_schemas(..., promote_options="permissive")``, and dictionaries and views
-        read as plain values where files differ. By default the columns of the
-        first file, as in ``pyarrow.dataset.dataset``. A column that a file lacks is null there.
+        The columns of the dataset. "union" takes the columns of all files by name, with types
+        widened as in ``pyarrow.unify_schemas(..., promote_options="permissive")``, and dictionaries
+        and views read as plain values where files differ. By default the columns of the first file.
+        A column that a file lacks is null there.
     encryption : Encryption, optional
         Keys to read and write the index. Without keys, an encrypted index is not used: a warning
         says so, and the data is read. With keys, an unencrypted index is not used, because it may
@@ -177,14 +176,7 @@ class OpenOptions(SourceOptions):
 
 @dataclass(frozen=True)
 class SourceLister:
-    """A `FileLister` of a source.
-
-    Attributes
-    ----------
-    source : object
-        As it was given to `dataset`; paths are absolute.
-    options : OpenOptions
-    """
+    """A `FileLister` of a source."""
 
     source: Any
     options: OpenOptions

@@ -25,49 +25,30 @@ from zonebloom.storage.encryption import Encryption
 
 
 class FileLister(Protocol):
-    """A function that lists the files of a source as they are now, and opens their index.
-
-    Attributes
-    ----------
-    source : object
-        As it was given to `dataset`; paths are absolute.
-    """
+    """A function that lists the files of a source as they are now, and opens their index."""
 
     @property
-    def source(self) -> Any: ...
+    def source(self) -> Any:
+        """The source as it was given to `dataset`, with absolute paths."""
+        ...
 
     def __call__(self) -> tuple[Source, Catalog]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PickledDataset:
-    """The state of a dataset that is pickled and sent to another process.
+    """The state of a dataset that is pickled and sent to another process."""
 
-    Attributes
-    ----------
-    source : Source
-        The files by name, so that the other process reads no files that were added since.
-    index_dir : str
-    encryption : Encryption or None
-    version : int or None
-        Number of the catalog version; None if the index is encrypted and the key is missing.
-    embedded_filters : bool
-    title : str
-    list_files : callable or None
-        A function that lists the files again and opens their index. None if there is nothing to
-        list.
-    index_files : mapping of str to bytes
-        The index files of a table in memory by path, because other processes do not have its
-        temporary folder.
-    """
-
+    # The files by name, so that the other process reads no files that were added since.
     source: Source
     index_dir: str
     encryption: Encryption | None
+    # The number of the catalog version, or None if the index is encrypted and the key is missing.
     version: int | None
     embedded_filters: bool
     title: str
     list_files: FileLister | None
+    # The index files of a table in memory by path. Other processes lack its temporary folder.
     index_files: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
@@ -79,7 +60,6 @@ class PickledDataset:
     ) -> PickledDataset:
         """Return the state of a dataset. It does not pickle if it holds keys in clear."""
         source, catalog, version = opened.source, opened.catalog, opened.version
-        is_in_memory = source.is_in_memory
         return cls(
             source=source,
             index_dir=catalog.folder,
@@ -89,7 +69,7 @@ class PickledDataset:
             title=title,
             # The table object of Delta Lake or Iceberg is not pickled, but its files are.
             list_files=None if source.is_table_snapshot else list_files,
-            index_files=_read_files(catalog.folder) if is_in_memory else {},
+            index_files=_read_files(catalog.folder) if source.is_in_memory else {},
         )
 
     def open(self) -> OpenedDataset:
