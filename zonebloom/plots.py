@@ -14,7 +14,7 @@ colours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -190,12 +190,7 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("bits set (%)")
     right.set_ylabel("estimated false positive probability")
     title = f"{name}: {len(fill):,} zones of {entry.number_of_items:,} rows"
-    _add_title_and_legend(ax, title)
-    lines = [*ax.lines, *right.lines]
-    ax.legend(
-        handles=lines, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False
-    )
-    return ax
+    return _add_title_and_legend(ax, title, handles=[*ax.lines, *right.lines])
 
 
 def filter_sizes(
@@ -249,9 +244,9 @@ def _axes(ax: Axes | None) -> Axes:
     return pyplot.subplots(layout="constrained")[1] if ax is None else ax
 
 
-def _add_title_and_legend(ax: Axes, title: str) -> Axes:
+def _add_title_and_legend(ax: Axes, title: str, **legend: Any) -> Axes:
     is_long = len(title) > _MAX_TITLE_LENGTH
     ax.set_title(title[:_MAX_TITLE_LENGTH] + "…" if is_long else title, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False, **legend)
     return ax

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from zonebloom.base.arrays import array_of
 from zonebloom.errors import InvalidArgument, MissingDependency
-from zonebloom.facade.opening import dataset
 
 _HOW_TO_GET_DATA = "the data comes in packages: pip install 'zonebloom[notebook]'"
 # A file has twelve full zones, so no zone or page is shorter at the end of a file.
@@ -48,11 +47,6 @@ _PLACE_SCHEMA = pa.schema(
         ("alternatenames", pa.list_(pa.string())),
     ]
 )
-
-INDEXED_COLUMNS = {
-    "flights": ("tailnum", "flight", "air_time"),
-    "places": ("geonameid", "name"),
-}
 
 
 def load_flights() -> pa.Table:
@@ -111,10 +105,9 @@ def write_tables(folder: str | os.PathLike[str]) -> dict[str, pa.Table]:
 
     The pages are as small as the documentation recommends.
     """
-    loaders = {"flights": load_flights, "places": load_places}
     return {
         name: _write(load, os.path.join(folder, name), name, is_recommended=True)
-        for name, load in loaders.items()
+        for name, load in (("flights", load_flights), ("places", load_places))
     }
 
 
@@ -157,9 +150,3 @@ def _write(
             **options,
         )
     return table
-
-
-def build_indices(folder: str | os.PathLike[str]) -> None:
-    """Index the columns of `INDEXED_COLUMNS` in the datasets of a folder."""
-    for name, columns in INDEXED_COLUMNS.items():
-        dataset(os.path.join(folder, name)).create_scalar_index(list(columns), spark=False)
