@@ -462,8 +462,7 @@ class Dataset(pads.UnionDataset, Displayed):
         Returns
         -------
         SearchResult
-            "AtMost" ranges: rows outside them cannot match. They contain no rows that a Delta or
-            Iceberg table has deleted.
+            "AtMost" ranges: rows outside them cannot match.
 
         Examples
         --------
@@ -575,12 +574,11 @@ class Dataset(pads.UnionDataset, Displayed):
         Parameters
         ----------
         columns : str or list of str
-            A column that is or could be indexed, or several that must all be equal. Columns with
-            an index skip zones. Partition columns (``day=2024-05-01`` in the path) may be among
-            several: then a key is searched only in the files of its partition.
-        keys : array, series or iterable; a table for several columns
-            One or millions, as in `lookup`. For several columns give a table (of pyarrow, pandas,
-            Polars or DuckDB) or a dictionary with the columns by name.
+            A column that is or could be indexed, or several that must all be equal. Partition
+            columns (``day=2024-05-01`` in the path) may be among several: then a key is searched
+            only in the files of its partition.
+        keys : array, series or iterable; a table or a dictionary for several columns
+            One or millions, as in `lookup`.
         filter : as for `scanner`, optional
             The rows must match it, too. It is applied to the rows that hold a key.
 
@@ -600,11 +598,6 @@ class Dataset(pads.UnionDataset, Displayed):
         ColumnNotFound, UnsupportedType, InvalidArgument, FilterError, FragmentUnreadable
         FragmentChanged
             If a file was rewritten during the call; call again.
-
-        Notes
-        -----
-        An index with ``global_filter=True`` rules out absent keys before any file is read. If few
-        of many keys exist, this saves most of the time.
 
         Examples
         --------
@@ -659,8 +652,9 @@ class Dataset(pads.UnionDataset, Displayed):
     ) -> Receipt:
         """Delete the rows that hold some keys, and prove it.
 
-        Only the files that hold a key are read and written again. The indices are refreshed at the
-        end.
+        Only the files that hold a key are read and written again, and then the indices are
+        refreshed. A Delta or Iceberg table changes in one commit, and a folder of Parquet files one
+        file after another: after an interruption, call again.
 
         Parameters
         ----------
@@ -686,15 +680,9 @@ class Dataset(pads.UnionDataset, Displayed):
         InvalidArgument, ColumnNotFound, FilterError
             Before anything is written.
         ChangeRefused
-            If the table does not allow the change, for example because it is append-only.
-            Nothing was written.
+            If the table does not allow the change. Nothing was written.
         ChangeConflict
             If other writers came first five times. Nothing was changed.
-
-        Notes
-        -----
-        A Delta or Iceberg table changes in one commit, and a folder of Parquet files one file
-        after another: after an interruption, call again.
 
         Examples
         --------
@@ -986,11 +974,10 @@ class Dataset(pads.UnionDataset, Displayed):
         -------
         pyarrow.Table
             A row for each existing fragment, in scan order: ``fragment_id`` uint64, ``path``
-            string, ``minimum`` and ``maximum`` (values in a type that Arrow can order; null if
-            the fragment holds only nulls and NaN), ``is_known`` bool (False for new and changed
-            files and where the index has no bounds; any value may occur there), ``has_nan`` bool,
-            ``null_count`` and ``num_rows`` int64 (null if unknown). Bounds may be wider than the
-            values.
+            string, ``minimum`` and ``maximum`` (in a type that Arrow can order; null if all rows
+            are null or NaN), ``is_known`` bool (False where any value may occur, as in new and
+            changed files), ``has_nan`` bool, ``null_count`` and ``num_rows`` int64 (null if
+            unknown). Bounds may be wider than the values.
 
         Examples
         --------
@@ -1140,12 +1127,7 @@ class Dataset(pads.UnionDataset, Displayed):
         ----------
         older_than : timedelta
             Versions that were the newest at some time within this period are kept for their
-            readers, with all their segments. Files written within it are kept as well, because a
-            running build may need them.
-
-        Returns
-        -------
-        Vacuumed
+            readers, and files written within it for running builds.
 
         Examples
         --------
@@ -1166,15 +1148,9 @@ class Dataset(pads.UnionDataset, Displayed):
         """Return a Polars LazyFrame whose filters skip zones.
 
         It has the rows, order and types of `to_table`. Each query looks at the files and chooses
-        the zones when it runs; `explain_plan` of a scanner with the same filter shows them.
+        the zones when it runs; `explain_plan` of a scanner with the same filter shows them. Without
+        Polars, this method raises `MissingDependency`.
 
-        Raises
-        ------
-        MissingDependency
-            If Polars is not installed.
-
-        Examples
-        --------
         >>> import polars as pl
         >>> ds.to_polars().filter(pl.col("customer") == "C042").select("id").collect().height
         6

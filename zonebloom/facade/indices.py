@@ -161,18 +161,16 @@ class DatasetOptimizer:
     ) -> DisplayedList[Refreshed]:
         """Index new and changed files, and forget deleted files.
 
-        This method first lists the files again, as `Dataset.refresh` does. It does not read files
-        that are unchanged since they were indexed. A new segment is merged with segments of its
-        size or smaller. So a refresh costs about as much as it adds, and leaves large segments
-        alone.
+        This method first lists the files again, as `Dataset.refresh` does. It reads only new and
+        changed files, so a refresh costs about as much as it adds.
 
         Parameters
         ----------
         index_names : list of str, optional
             The indices to refresh. By default all indices of this dataset, but not those of other
             datasets that share the index_dir. If the column of an index was dropped or has another
-            type than when it was indexed, a StaleIndexWarning is given, that index stays as it
-            is, and the others are refreshed. If such an index is named here, nothing is refreshed.
+            type, that index stays as it is, with a StaleIndexWarning. If it is named here, nothing
+            is refreshed.
         retention : timedelta, optional
             After a change, delete versions and segments that were replaced longer ago than this,
             as `Dataset.vacuum` does; None keeps them all. 7 days by default.

@@ -62,9 +62,8 @@ def dataset(
         active Spark session (``fs.s3a.*``), and other URIs as pyarrow opens them.
     index_dir : str, optional
         Folder of the index, in the same file system. The default for ``lake/orders`` is
-        ``lake/_zonebloom/orders``, or ``lake/orders/_zonebloom`` if an index is already there or
-        the parent cannot contain it. Several datasets may share a folder. Then index names must be
-        unique among them, and no dataset can replace the index of another.
+        ``lake/_zonebloom/orders``, or ``lake/orders/_zonebloom`` if the parent cannot contain it.
+        Several datasets may share a folder, if the names of their indices differ.
     partitioning : "auto", "hive", "infer", list of str, pyarrow.dataset.Partitioning, or None
         How paths encode column values, as in ``pyarrow.dataset.dataset``. "auto" means "hive"
         (``year=2024/month=1``) below a folder, below the folder that a pattern begins with, or
@@ -72,16 +71,13 @@ def dataset(
         is "hive" with the types that Polars and DuckDB infer: date32 if all values of a column are
         dates, int64 if all are integers without leading zeros, else string.
     stale : {"read", "raise", "ignore-missing"}
-        What to do about files that changed since the dataset was opened or indexed. "read" reads
-        a new or changed file whole, with a warning. "raise" instead raises StaleIndex, or
-        CorruptIndex if the index is damaged, in calls that would use the index. A missing file is
-        an error, but "ignore-missing" leaves it out with a warning. Files of a Delta or Iceberg
-        table are never left out.
+        "read" reads a file that changed since it was indexed whole, with a warning. "raise" raises
+        StaleIndex instead, or CorruptIndex if the index is damaged. A missing file is an error, but
+        "ignore-missing" leaves it out with a warning, unless it is of a Delta or Iceberg table.
     embedded_filters : bool
         Whether to skip row groups by the Bloom filters inside the Parquet files, for files that no
         index covers. Parquet has no checksum for these filters: if one bit of a filter is wrong,
-        lookups miss existing rows. Filters that contradict the minimum or maximum of their column
-        chunk are not used.
+        lookups miss existing rows.
     schema : pyarrow.Schema or "union", optional
         The columns of the dataset. "union" takes the columns of all files by name, with types
         widened as in ``pyarrow.unify_schemas(..., promote_options="permissive")``, and dictionaries
