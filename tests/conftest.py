@@ -55,9 +55,24 @@ LONGEST = (
     "test_notebooks.py",
     "test_docs.py",
 )
-# Tests with these marks run with --everything, or if their file is named.
-SLOW_MARKS = ("spark", "documents", "trust", "slow")
+# The tests of these files run with --everything, or if a file is named.
 DOCUMENTS = ("test_docs.py", "test_notebooks.py", "test_demo.py", "test_bench.py")
+# Files that take more than ten seconds.
+SLOW = (
+    "test_bloom.py",
+    "test_credentials.py",
+    "test_decrypted.py",
+    "test_drifting_types.py",
+    "test_forged.py",
+    "test_kernel_loader.py",
+    "test_many_keys.py",
+    "test_other_systems.py",
+    "test_requirements.py",
+    "test_sql_duckdb.py",
+    "test_statistics.py",
+    "test_truncated.py",
+    "test_writers.py",
+)
 
 
 def pytest_addoption(parser):
@@ -92,13 +107,13 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
+    marks = {item: slow_marks(item.path) for item in items}
     for item in items:
-        for mark in slow_marks(item.path):
+        for mark in marks[item]:
             item.add_marker(mark)
     if not config.option.everything:
-        slow = [item for item in items if any(map(item.get_closest_marker, SLOW_MARKS))]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in set(slow)]
+        config.hook.pytest_deselected(items=[item for item in items if marks[item]])
+        items[:] = [item for item in items if not marks[item]]
 
     def rank(item):
         if uses_session(item.nodeid.partition("::")[0]):
@@ -129,8 +144,9 @@ def pytest_runtest_setup(item):
 
 def slow_marks(path: Path) -> list[str]:
     """Return the marks of all tests of a file: tests that a plain run leaves out."""
-    names = {"spark", "trust"}.intersection(path.parts)
-    return [*names, *(["documents"] if path.name in DOCUMENTS else [])]
+    marks = [name for name in ("spark", "trust") if name in path.parts]
+    by_name = {"documents": DOCUMENTS, "slow": SLOW}
+    return marks + [mark for mark, names in by_name.items() if path.name in names]
 
 
 def session_group(path: str) -> str:

@@ -140,7 +140,7 @@ def test_workflows_run_the_checks_of_the_local_script():
     local = checks_in(script.splitlines())
     tests = GITHUB / "workflows" / "tests.yml"
     assert checks_in(commands_of(tests)) == local
-    assert len(local) == 5
+    assert len(local) == 6
     (spark_versions,) = re.findall(r"for version in ([\d. ]+);", script)
     jobs = yaml.safe_load(read(tests))["jobs"]
     assert jobs["older-spark"]["strategy"]["matrix"]["spark"] == spark_versions.split()

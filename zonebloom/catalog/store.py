@@ -182,6 +182,9 @@ class Catalog:
         # The last document that was read or written, with the version it describes.
         self._last: tuple[bytes, Version] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Catalog {self.folder}>"
+
     def __getstate__(self) -> dict[str, Any]:
         # Workers of a build only write segments, so do not send the cached version to them.
         return {**self.__dict__, "_last": None}
