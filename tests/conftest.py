@@ -83,9 +83,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--thorough", default=False):
         os.environ[THOROUGH] = "1"
-    # Whoever names files wants all of their tests. Worker processes get the names and the options.
-    is_worker = hasattr(config, "workerinput")
-    if not is_worker and config.args_source == pytest.Config.ArgsSource.ARGS:
+    # Whoever names files wants all of their tests.
+    if config.args_source == pytest.Config.ArgsSource.ARGS:
         config.option.everything = True
     # All tests use the kernels. The first process compiles them before it starts others.
     zonebloom.warmup()

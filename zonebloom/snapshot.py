@@ -116,6 +116,12 @@ class Snapshot:
     _gaps: dict[tuple[str, ...], list[tuple[str, str]]] = field(default_factory=dict, init=False)
     _views_with_deletes: set[FileView] = field(default_factory=set, init=False)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Snapshot of {self.source.root}, files: {len(self.fragments):,}, "
+            f"index version {self.version.number}>"
+        )
+
     @property
     def fragments(self) -> Sequence[PresentFragment]:
         return self.coverage.fragments

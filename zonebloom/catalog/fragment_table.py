@@ -56,6 +56,9 @@ class FragmentTable(Mapping[str, KnownFragment]):
             table = _with_last_rows(table)
         self.table: pa.Table = table.combine_chunks()
 
+    def __repr__(self) -> str:
+        return f"<FragmentTable of {len(self):,} files>"
+
     def __getitem__(self, key: str) -> KnownFragment:
         return self._fragments[key]
 
@@ -102,6 +105,9 @@ class ListingKeys(Sequence[str]):
 
     def __init__(self, column: pa.ChunkedArray):
         self._column = column
+
+    def __repr__(self) -> str:
+        return f"<ListingKeys of {len(self):,} files>"
 
     def __len__(self) -> int:
         return len(self._column)

@@ -67,6 +67,9 @@ class LoadedIndex:
         self._key_ranges: pa.Table | None = None
         self._global_filter: Sbbf | None = None
 
+    def __repr__(self) -> str:
+        return f"<LoadedIndex {self.entry.name}, {self.entry.kind}>"
+
     @property
     def loaded_bytes(self) -> int:
         return sum(table.loaded_bytes for table in self._tables or ())

@@ -35,6 +35,9 @@ class FragmentFilters:
             [field for field in source.schema if field.name not in self._partition_columns]
         )
 
+    def __repr__(self) -> str:
+        return f"<FragmentFilters of {self._source.root}>"
+
     def row_group_finder(
         self, predicate: Predicate, counter: ReadCounter
     ) -> Callable[[Fragment, FileIdentity], list[int] | None]:

@@ -163,6 +163,9 @@ class ReadCounter:
         self.num_bytes: int = 0
         self.num_requests: int = 0
 
+    def __repr__(self) -> str:
+        return f"<ReadCounter {self.num_bytes:,} bytes in {self.num_requests:,} reads>"
+
     def add(self, num_bytes: int) -> None:
         with self._lock:
             self.num_bytes += num_bytes
