@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
 from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.exit_guard import GuardedIterator
+from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.base.row_ranges import SearchResult
-from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS, RETENTION
-from zonebloom.errors import InvalidArgument
+from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS, RETENTION, Version
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CatalogError, IndexNotUsedWarning, InvalidArgument
 from zonebloom.reading import (
     Filter,
     KeysLike,
@@ -37,7 +46,7 @@ from zonebloom.scan.planner import search_result
 from zonebloom.scan.recheck import Columns
 from zonebloom.scan.scanner import FragmentsLike, Scanner, plan_scan
 from zonebloom.scan.search import global_filter, key_ranges
-from zonebloom.sources.source import unreadable_dataset
+from zonebloom.sources.source import Source, unreadable_dataset
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,12 +58,13 @@ if TYPE_CHECKING:
     from zonebloom.building.request import IndexConfig
     from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.changes.receipt import Receipt, Traces
+    from zonebloom.facade.changing import FileLister
     from zonebloom.facade.fragments import ReadOptions, ScanOptions
     from zonebloom.facade.indices import DatasetOptimizer
-    from zonebloom.facade.pickled import FileLister, PickledDataset
     from zonebloom.index.describe import EmbeddedDescription, IndexDescription
     from zonebloom.index.global_filter import GlobalFilter
     from zonebloom.index.validate import ValidatedIndex
+    from zonebloom.storage.encryption import Encryption
 
 
 class Dataset(pads.UnionDataset, Displayed):
@@ -126,10 +136,20 @@ class Dataset(pads.UnionDataset, Displayed):
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from zonebloom.facade.pickled import PickledDataset
-
-        pickled = PickledDataset.of(self.opened, self.title, self.file_lister)
-        return _unpickled, (pickled, self._filters)
+        source, catalog, version = self.opened.source, self.opened.catalog, self.opened.version
+        pickled = PickledDataset(
+            source=source,
+            index_dir=catalog.folder,
+            encryption=catalog.encryption,
+            version=None if version.locked_reason else version.number,
+            embedded_filters=self.opened.uses_embedded_filters,
+            title=self.title,
+            # The table object of Delta Lake or Iceberg is not pickled, but its files are.
+            file_lister=None if source.is_table_snapshot else self.file_lister,
+            filters=self._filters,
+            index_files=_read_files(catalog.folder) if source.is_in_memory else {},
+        )
+        return PickledDataset.open, (pickled,)
 
     # The files and their state
 
@@ -1255,8 +1275,76 @@ def require_no_filter(dataset: Dataset, caller: str) -> None:
         )
 
 
-def _unpickled(pickled: PickledDataset, filters: tuple[Filter, ...]) -> Dataset:
-    return Dataset(pickled.open(), pickled.title, pickled.list_files, filters)
+@dataclass(frozen=True, slots=True)
+class PickledDataset:
+    """The state of a dataset that is pickled and sent to another process."""
+
+    # The files by name, so that the other process reads no files that were added since.
+    source: Source
+    index_dir: str
+    encryption: Encryption | None
+    # The number of the catalog version, or None if the index is encrypted and the key is missing.
+    version: int | None
+    embedded_filters: bool
+    title: str
+    file_lister: FileLister | None
+    filters: tuple[Filter, ...]
+    # The index files of a table in memory by path. Other processes lack its temporary folder.
+    index_files: Mapping[str, bytes]
+
+    def open(self) -> Dataset:
+        if self.source.is_in_memory:
+            catalog = temporary_catalog(self.index_files)
+        else:
+            catalog = Catalog(self.source.filesystem, self.index_dir, self.encryption)
+        version = self._version(catalog)
+        opened = OpenedDataset(self.source, catalog, version, self.embedded_filters)
+        return Dataset(opened, self.title, self.file_lister, self.filters)
+
+    def _version(self, catalog: Catalog) -> Version | None:
+        """Return the catalog version that was pickled, or None to use the newest."""
+        if self.version is None:
+            return None
+        if self.version == 0:
+            # Number 0 means that there was no index, so the catalog has no such version.
+            return Version()
+        try:
+            return catalog.version(self.version)
+        except CatalogError as error:
+            if self.source.stale == "raise":
+                raise
+            warn(
+                IndexNotUsedWarning(
+                    f"{self.title} was pickled with version {self.version} of its index, which "
+                    f"cannot be read any more, so the newest is used: {error}"
+                )
+            )
+            return None
+
+
+def temporary_catalog(files: Mapping[str, bytes] = MappingProxyType({})) -> Catalog:
+    """Return a catalog in a temporary folder, which is deleted together with the catalog."""
+    # Lookups in files do not need these modules.
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="zonebloom-")
+    catalog = Catalog(pafs.LocalFileSystem(), folder)
+    weakref.finalize(catalog, shutil.rmtree, folder, ignore_errors=True)
+    for name, data in files.items():
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return catalog
+
+
+def _read_files(folder: str) -> dict[str, bytes]:
+    """Return the contents of all files below a folder, by path relative to it."""
+    return {
+        posixpath.relpath(path, folder): path.read_bytes()
+        for path in Path(folder).rglob("*")
+        if os.path.isfile(path)
+    }
 
 
 def _indices():

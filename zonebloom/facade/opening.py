@@ -181,7 +181,15 @@ class SourceLister:
         source, options = self.source, self.options
         files = open_files(source, options)
         if files.is_in_memory:
-            return files, _temporary_catalog(options.index_dir)
+            from zonebloom.facade.dataset import temporary_catalog
+
+            if options.index_dir is None:
+                return files, temporary_catalog()
+            # A table in memory has no identity, so a kept index might be used for another table.
+            raise InvalidArgument(
+                "the index of a table in memory cannot outlive it; leave index_dir out, or write "
+                "the table to Parquet"
+            )
         files = replace_fields(files, stale=options.stale)
         files, catalog = locate_catalog(files, options.index_dir, options.encryption)
         if isinstance(source, str | os.PathLike):
@@ -260,16 +268,3 @@ def _open_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     from zonebloom.spark.session_settings import open_path
 
     return open_path(spark, uri)
-
-
-def _temporary_catalog(index_dir: str | None) -> Catalog:
-    """Return the catalog of a table in memory. It is deleted together with the dataset."""
-    if index_dir is not None:
-        # A table in memory has no identity, so a kept index might be used for another table.
-        raise InvalidArgument(
-            "the index of a table in memory cannot outlive it; leave index_dir out, or write the "
-            "table to Parquet"
-        )
-    from zonebloom.facade.pickled import temporary_catalog
-
-    return temporary_catalog()
