@@ -5,7 +5,7 @@ such as fixed-size binary, both bounds are null. These are read as bounds that a
 
 Lance may add a ``null_bitmap`` to the schema metadata, which names a buffer in that file with the
 addresses of null rows. Without it, IS NULL is answered from ``has_null``, so this key is neither
-written nor kept.
+written nor kept. All functions raise `MissingDependency` if pylance is not installed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ def to_lance(tables: IndexTable | Sequence[IndexTable], path: str | os.PathLike[
     ------
     InvalidArgument
         If the tables do not belong to one index, or Lance has no such kind.
-    MissingDependency
-        If pylance is not installed.
 
     Examples
     --------
@@ -134,8 +132,6 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable | ZoneMapTable:
     ------
     CorruptIndex
         If the file is missing or is not a file of such an index.
-    MissingDependency
-        If pylance is not installed.
 
     Examples
     --------
@@ -209,8 +205,6 @@ def commit_to_lance(
     InvalidArgument
         If the tables do not belong to one index of a kind that Lance has, or cover only a part of
         a fragment.
-    MissingDependency
-        If pylance is not installed.
 
     Examples
     --------
