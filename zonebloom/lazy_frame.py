@@ -95,11 +95,6 @@ class _Reader:
         return to_frame(empty_table(self._source.schema)).schema
 
     @functools.cached_property
-    def _table(self) -> pl.DataFrame:
-        assert isinstance(self._source, TableSource)
-        return to_frame(self._source.table)
-
-    @functools.cached_property
     def _can_use_polars(self) -> bool:
         """Return whether Polars' own reader may be able to read the files."""
         import pyarrow.dataset as pads
@@ -237,16 +232,15 @@ class _Reader:
         import polars as pl
 
         if isinstance(self._source, TableSource):
-            return self._table.lazy()
+            return to_frame(self._source.table).lazy()
         frames = [
             self._scan_files([part.fragment.path for part in group], dict(constants))
-            for constants, group in itertools.groupby(parts, self._constants)
+            # Columns such as partitions are constant in a fragment.
+            for constants, group in itertools.groupby(
+                parts, lambda part: sorted(self._source.constants(part.fragment).items())
+            )
         ]
         return frames[0] if len(frames) == 1 else pl.concat(frames)
-
-    def _constants(self, part: FragmentPlan) -> list[tuple[str, Any]]:
-        """Return the values of columns that are constant in a fragment, such as partitions."""
-        return sorted(self._source.constants(part.fragment).items())
 
     def _scan_files(self, paths: list[str], constants: dict[str, Any]) -> pl.LazyFrame:
         import polars as pl
