@@ -222,6 +222,27 @@ def test_what_others_commit_to_an_iceberg_table_meanwhile_is_kept(tmp_path, way,
     assert {row["id"] for row in found.to_pylist() if row["x"] == "new"} == {3, 100}
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_bounds_of_a_file_hold_for_texts_that_are_too_long_for_bounds(tmp_path, kind):
+    rows = pa.table({"id": range(4), "s": ["b", "c", "z" * 5000, "y"]})
+    if kind == "delta":
+        deltalake = pytest.importorskip("deltalake")
+        groups = deltalake.WriterProperties(max_row_group_size=2)
+        deltalake.write_deltalake(tmp_path, rows, writer_properties=groups)
+        source = deltalake.DeltaTable(tmp_path)
+    else:
+        source, load = iceberg_table(tmp_path, rows, is_empty=True)
+        with source.transaction() as transaction:
+            transaction.set_properties({"write.parquet.row-group-limit": "2"})
+        source.append(rows)
+    assert zb.dataset(source).upsert(pa.table({"id": [0], "s": ["bb"]}), on="id").num_updated == 1
+    if kind == "delta":
+        found = pl.scan_delta(str(tmp_path)).filter(pl.col("s") == "y").collect()["id"].to_list()
+    else:
+        found = load().scan("s = 'y'").to_arrow()["id"].to_pylist()
+    assert found == [3]
+
+
 def test_the_first_rows_of_an_iceberg_table_are_upserted(tmp_path):
     table, load = iceberg_table(tmp_path, pa.table({"id": [1], "x": ["a"]}), is_empty=True)
     ds = zb.dataset(table)

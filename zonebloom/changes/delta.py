@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.tables import ChangeableTable, CommitRefused
-from zonebloom.changes.writing import WrittenFile
+from zonebloom.changes.writing import WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, InvalidArgument, SourceError
 from zonebloom.sources.source import Fragment
 from zonebloom.sources.table_snapshot import SnapshotSource
@@ -298,6 +298,7 @@ class DeltaChanges(ChangeableTable):
         least: dict[str, Any] = {}
         greatest: dict[str, Any] = {}
         nulls: dict[str, int] = {}
+        unbounded = columns_without_bounds(metadata)
         for number in range(metadata.num_columns)[: None if limit < 0 else limit]:
             path = metadata.schema.column(number).path
             groups = map(metadata.row_group, range(metadata.num_row_groups))
@@ -306,7 +307,7 @@ class DeltaChanges(ChangeableTable):
                 continue
             nulls[path] = sum(part.null_count for part in parts)
             values = [bound for part in parts if part.has_min_max for bound in (part.min, part.max)]
-            if values and all(map(_is_bound, values)):
+            if path not in unbounded and values and all(map(_is_bound, values)):
                 least[path], greatest[path] = min(values), max(values)
         return json.dumps(
             {

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.tables import ChangeableTable, CommitRefused
-from zonebloom.changes.writing import WrittenFile
+from zonebloom.changes.writing import WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, MissingDependency
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Fragment
@@ -312,11 +312,12 @@ class IcebergChanges(ChangeableTable):
         from pyiceberg.typedef import Record
 
         schema = self._table.schema()
-        statistics = data_file_statistics_from_parquet_metadata(
-            file.metadata,
-            compute_statistics_plan(schema, self._table.properties),
-            parquet_path_to_id_mapping(schema),
-        )
+        field_ids = parquet_path_to_id_mapping(schema)
+        plan = compute_statistics_plan(schema, self._table.properties)
+        statistics = data_file_statistics_from_parquet_metadata(file.metadata, plan, field_ids)
+        # The library takes the bounds of the other row groups for those of the file.
+        for path in columns_without_bounds(file.metadata):
+            statistics.column_aggregates.pop(field_ids[path], None)
         if file.replaced is not None:
             partition = self._data_file(file.replaced).partition
         elif file.partition:

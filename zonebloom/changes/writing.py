@@ -72,6 +72,20 @@ class WrittenFile:
         return self.metadata.num_rows
 
 
+def columns_without_bounds(metadata: pq.FileMetaData) -> set[str]:
+    """Return the paths of the columns that have no bounds in a row group, but values.
+
+    PyArrow writes none if a value is longer than 4,096 bytes.
+    """
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(metadata.num_columns))
+    return {
+        chunk.path_in_schema
+        for chunk in chunks
+        if not (part := chunk.statistics) or (part.num_values and not part.has_min_max)
+    }
+
+
 def options_of_file(metadata: pq.FileMetaData, pages: FilePages | None) -> WriterOptions:
     """Return the options with which a file was written, as far as its footer tells."""
     if not metadata.num_row_groups or not metadata.num_columns:
