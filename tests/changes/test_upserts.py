@@ -166,6 +166,34 @@ def test_a_change_whose_index_cannot_be_refreshed_has_a_receipt(tmp_path, monkey
         assert ds.count_rows("id IN (1, 2, 3)") == 2
 
 
+FILTER, KEYS = {"filter": "id % 2 = 1"}, {"columns": "id", "keys": [1, 2, 7]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_looks", "left"), [(FILTER, 1, 2), (FILTER, 2, 2), (KEYS, 1, 9)]
+)
+def test_rows_are_located_again_if_a_file_changes_meanwhile(
+    tmp_path, monkeypatch, rows, num_looks, left
+):
+    from zonebloom.scan.opened import OpenedDataset
+
+    for name in "ab":
+        pq.write_table(pa.table({"id": [0, 1, 2]}), tmp_path / f"{name}.parquet")
+    ds = zb.dataset(tmp_path)
+    look, looks = OpenedDataset.look_at_all_files, []
+
+    def look_before_others(self):
+        snapshot = look(self)
+        looks.append(snapshot)
+        if len(looks) == num_looks:
+            pq.write_table(pa.table({"id": [0, 9, 7, 0]}), tmp_path / "a.parquet")
+        return snapshot
+
+    replace_function(monkeypatch, OpenedDataset, "look_at_all_files", look_before_others)
+    assert ds.erase(**rows).tries == 2
+    assert sorted(pq.read_table(tmp_path)["id"].to_pylist()) == [0, 0, 0, left]
+
+
 def iceberg_table(tmp_path, rows: pa.Table, *, is_empty: bool = False):
     pytest.importorskip("sqlalchemy")
     sql = pytest.importorskip("pyiceberg.catalog.sql")

@@ -61,7 +61,10 @@ def apply_change(dataset: OpenDataset, table: ChangeableTable, change: Change) -
     def attempt(number: int) -> Receipt:
         load_newest(dataset, table)
         _require_same_columns(dataset.opened.source.schema, change.rows, table.location)
-        work = _plan_work(dataset.opened, table, change)
+        try:
+            work = _plan_work(dataset.opened, table, change)
+        except FragmentChanged as error:
+            raise CommitRefused(str(error)) from None
         receipt = _planned_receipt(table, change, work, started_at, number)
         if change.is_plan or work.is_empty:
             return receipt

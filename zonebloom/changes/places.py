@@ -13,6 +13,7 @@ from zonebloom.base.progress import ProgressOption
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.changes.key_test import RowTest
+from zonebloom.errors import FragmentChanged
 from zonebloom.reading import key_locations
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.scanner import plan_scan
@@ -122,10 +123,11 @@ def places_of_keys(
 
 def places_of_filter(opened: OpenedDataset, filter: Any) -> list[FileChange]:
     """Return the rows that match a filter."""
-    present = opened.look_at_all_files().fragments
     scan = plan_scan(opened, [], (filter,), with_row_address=True)
     addresses = scan.to_table().column("_rowaddr").to_numpy().astype(np.int64)
     numbers = np.full(addresses.size, -1)
+    # The scan had its own look at the files. A file that was written since has another id.
+    present = opened.look_at_all_files().fragments
     return _by_file(present, addresses >> OFFSET_BITS, addresses & OFFSET_MASK, numbers)
 
 
@@ -135,6 +137,8 @@ def _by_file(
     present = {file.fragment_id: file for file in files}
     order = np.lexsort((rows, ids))
     distinct_ids, starts = np.unique(ids[order], return_index=True)
+    if not present.keys() >= set(distinct_ids.tolist()):
+        raise FragmentChanged("a file changed while its rows were located; call again")
     parts = np.split(order, starts[1:])
     return [
         FileChange(present[fragment_id], rows[part], batch_rows[part])
