@@ -128,6 +128,22 @@ def test_a_receipt_reads_as_text_and_html(table):
         other.check(ds)
 
 
+def test_an_erasure_has_a_receipt_if_older_versions_cannot_be_searched(table):
+    if isinstance(table, KINDS["folder"]):
+        return
+    if isinstance(table, KINDS["delta"]):
+        table.load().create_checkpoint()
+        (Path(table.path) / "_delta_log" / f"{0:020}.json").write_text("{broken")
+    else:
+        [first, *_] = table.load().snapshots()
+        Path(first.manifest_list.removeprefix("file://")).unlink()
+    receipt = zb.dataset(table.load()).erase("id", [1])
+    assert receipt.is_committed and receipt.num_deleted == 1
+    assert receipt.traces is not None and "cannot be searched" in str(receipt.traces)
+    table.rows = [row for row in table.rows if row["id"] != 1]
+    assert comparable(table.read()) == comparable(table.rows)
+
+
 @pytest.mark.parametrize(
     "content", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "zonebloom": "1", "keys": {}}']
 )

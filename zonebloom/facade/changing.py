@@ -21,7 +21,7 @@ from zonebloom.changes.batch import checked_rows
 from zonebloom.changes.folder import FolderChanges
 from zonebloom.changes.key_test import row_test
 from zonebloom.changes.places import Change
-from zonebloom.changes.receipt import Receipt, Traces
+from zonebloom.changes.receipt import Receipt, Trace, Traces
 from zonebloom.changes.tables import ChangeableTable, retry_after_conflicts
 from zonebloom.changes.traces import find_traces
 from zonebloom.errors import (
@@ -74,9 +74,14 @@ def erase(
     receipt = _apply(dataset, changeable_table(dataset), change)
     if not receipt.is_committed:
         return receipt
-    table = newest_table(dataset)
-    test = row_test(dataset.opened, names, keys, filter)
-    traces = find_traces(table, receipt, test, is_thorough=False)
+    try:
+        table = newest_table(dataset)
+        test = row_test(dataset.opened, names, keys, filter)
+        traces = find_traces(table, receipt, test, is_thorough=False)
+    except Exception as error:  # noqa: BLE001 - whatever the log of the table makes a library raise
+        # The change is committed, so its receipt must not be lost.
+        reason = f"it cannot be searched ({type(error).__name__}); call receipt.check(ds) for more"
+        traces = Traces((Trace("log", receipt.location, (), reason),))
     return replace(receipt, traces=traces)
 
 
