@@ -13,7 +13,7 @@ import pytest
 from seams import replace_function
 
 import zonebloom as zb
-from zonebloom.errors import ChangeRefused, InvalidArgument, StaleIndexWarning
+from zonebloom.errors import ChangeRefused, InvalidArgument, SourceError, StaleIndexWarning
 
 
 def test_columns_that_a_file_lacks_are_added_and_narrow_ones_widened(tmp_path):
@@ -203,6 +203,23 @@ def iceberg_table(tmp_path, rows: pa.Table, *, is_empty: bool = False):
     if not is_empty:
         table.append(rows)
     return table, lambda: catalog.load_table("n.t")
+
+
+def test_an_iceberg_commit_in_doubt_says_what_to_do(tmp_path, monkeypatch):
+    table, load = iceberg_table(tmp_path, pa.table({"id": [1, 2]}))
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitStateUnknownException
+
+    commit = SqlCatalog.commit_table
+
+    def commit_and_fail(self, *arguments):
+        commit(self, *arguments)
+        raise CommitStateUnknownException("502")
+
+    replace_function(monkeypatch, SqlCatalog, "commit_table", commit_and_fail)
+    with pytest.raises(SourceError, match=r"was made \(502\); look at the history of the table"):
+        zb.dataset(table).erase("id", [1])
+    assert load().scan().to_arrow()["id"].to_pylist() == [2]
 
 
 def test_a_stale_dataset_knows_renamed_columns(tmp_path):

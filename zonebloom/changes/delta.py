@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import ChangeableTable, CommitRefused
+from zonebloom.changes.tables import ChangeableTable, CommitRefused, commit_in_doubt
 from zonebloom.changes.writing import WrittenFile, columns_without_bounds
-from zonebloom.errors import ChangeRefused, InvalidArgument, SourceError
+from zonebloom.errors import ChangeRefused, InvalidArgument
 from zonebloom.sources.source import Fragment
 from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.paths import key_below
@@ -202,10 +202,7 @@ class DeltaChanges(ChangeableTable):
         except DeltaProtocolError as error:
             raise self._refused(f"refused the commit ({error})") from None
         except DeltaError as error:
-            raise SourceError(
-                f"nobody knows whether the commit to {self.location} was made ({error}); look at "
-                "the history of the table, and call again if it was not"
-            ) from None
+            raise commit_in_doubt(self.location, error) from None
         return [file.path for file in written]
 
     def read_history(self) -> list[_LoggedFile]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import ChangeableTable, CommitRefused
+from zonebloom.changes.tables import ChangeableTable, CommitRefused, commit_in_doubt
 from zonebloom.changes.writing import WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, MissingDependency
 from zonebloom.scan.opened import OpenedDataset
@@ -217,7 +217,7 @@ class IcebergChanges(ChangeableTable):
         old_files = [self._data_file(fragment) for fragment in removed]
         new_files = list(map(self._new_data_file, written))
         with (
-            _conflicts(),
+            _conflicts(self.location),
             self._table_without_retries().transaction() as transaction,
             transaction.update_snapshot(dict(summary)).overwrite() as changes,
         ):
@@ -280,7 +280,7 @@ class IcebergChanges(ChangeableTable):
 
     def purge(self) -> None:
         self._table.refresh()
-        with _conflicts():
+        with _conflicts(self.location):
             # The next snapshot leaves out the entries of files that the last one removed.
             with self._table.transaction() as changes, changes.update_snapshot().fast_append():
                 pass
@@ -339,14 +339,23 @@ class IcebergChanges(ChangeableTable):
 
 
 @contextmanager
-def _conflicts() -> Iterator[None]:
-    """Raise `CommitRefused` if the catalog says that another writer came first."""
-    from pyiceberg.exceptions import CommitFailedException, ValidationException
+def _conflicts(location: str) -> Iterator[None]:
+    """Raise `CommitRefused` if the catalog says that another writer came first.
+
+    Raise `SourceError` if it does not say whether the commit was made.
+    """
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        ValidationException,
+    )
 
     try:
         yield
     except (CommitFailedException, ValidationException) as error:
         raise CommitRefused(str(error)) from None
+    except CommitStateUnknownException as error:
+        raise commit_in_doubt(location, error) from None
 
 
 def _stored_values(value: Any) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from zonebloom.changes.writing import (
     options_of_file,
     write_parquet,
 )
-from zonebloom.errors import ChangeConflict
+from zonebloom.errors import ChangeConflict, SourceError
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.scanner import plan_scan
 from zonebloom.snapshot import Snapshot
@@ -38,6 +38,14 @@ Result = TypeVar("Result")
 
 class CommitRefused(Exception):
     """Another writer changed the table since its files were read."""
+
+
+def commit_in_doubt(location: str, error: Exception) -> SourceError:
+    """Return the error for a commit to which the store answered neither yes nor no."""
+    return SourceError(
+        f"nobody knows whether the commit to {location} was made ({error}); look at the history "
+        "of the table, and call again if it was not"
+    )
 
 
 def retry_after_conflicts(location: str, attempt: Callable[[int], Result]) -> Result:
