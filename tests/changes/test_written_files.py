@@ -185,6 +185,29 @@ def test_a_new_file_is_written_like_the_one_it_replaces(tmp_path, options):
     assert sum(pq.read_table(path)["id"].to_pylist()) == sum(range(1000)) - 21
 
 
+def test_a_file_is_called_sorted_only_if_it_is(tmp_path):
+    path = tmp_path / "a.parquet"
+    numbers = list(range(10))
+    rows = pa.table({"id": numbers, "t.x": numbers, "o": numbers})
+    batch = pa.table({"id": [1], "t.x": [99], "o": [99]})
+    orders = []
+    for change, group_rows in (("t.x", 10), ("o", 10), ("new", 10), ("erase", 10), ("erase", 5)):
+        order = [pq.SortingColumn(1)]
+        pq.write_table(rows, path, sorting_columns=order, row_group_size=group_rows)
+        other = tmp_path / "b.parquet"
+        pq.write_table(rows.slice(0, 0).append_column("new", pa.array([], pa.int64())), other)
+        ds = zb.dataset(tmp_path, schema="union")
+        if change == "erase":
+            # Row groups are filled again, and each was sorted for itself.
+            receipt = ds.erase("id", [1])
+        else:
+            given = batch.append_column("new", batch["id"])
+            receipt = ds.upsert(given, on="id", columns=[change])
+        assert receipt.is_committed
+        orders.append(pq.read_metadata(path).row_group(0).sorting_columns)
+    assert list(map(len, orders)) == [0, 1, 0, 1, 0]
+
+
 def test_files_of_iceberg_keep_their_field_ids(tmp_path):
     pytest.importorskip("sqlalchemy")
     sql = pytest.importorskip("pyiceberg.catalog.sql")

@@ -278,8 +278,8 @@ def _write_all(
 
     def rewrite(part: FileChange) -> list[WrittenFile]:
         fragment = part.present.fragment
-        options = table.options_of(part.present)
         file_schema, batches = table.rows_of(fragment, change.updated_columns)
+        options = table.options_of(part.present, file_schema, change.updated_columns)
         tables = changed_rows(batches, part, new_values)
         partition = table.partition_of(fragment)
         if partition is None:
@@ -334,7 +334,7 @@ def _options_of_new_files(table: ChangeableTable) -> WriterOptions:
     options = table.options_of(fragments[-1])
     # A small last file says little about the size of row groups.
     group_rows = max(options.group_rows, _MIN_GROUP_ROWS)
-    return WriterOptions(group_rows, {**options.arguments, "sorting_columns": None})
+    return WriterOptions(group_rows, options.arguments)
 
 
 def _with_all_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

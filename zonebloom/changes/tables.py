@@ -183,12 +183,17 @@ class ChangeableTable(ABC):
         ]
         return posixpath.join(self._source.root, *folders, name)
 
-    def options_of(self, present: PresentFragment) -> WriterOptions:
-        """Return the options with which a file was written."""
+    def options_of(
+        self,
+        present: PresentFragment,
+        schema: pa.Schema | None = None,
+        updated_columns: Collection[str] = (),
+    ) -> WriterOptions:
+        """Return the options with which a file was written; see `options_of_file`."""
         path = present.fragment.path
         with file_errors(path), self._filesystem.open_input_file(path) as file:
             footer = pq.read_metadata(file)
-        return options_of_file(footer, self.snapshot.pages(present))
+        return options_of_file(footer, self.snapshot.pages(present), schema, updated_columns)
 
     def write(
         self,

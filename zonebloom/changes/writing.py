@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -86,8 +86,16 @@ def columns_without_bounds(metadata: pq.FileMetaData) -> set[str]:
     }
 
 
-def options_of_file(metadata: pq.FileMetaData, pages: FilePages | None) -> WriterOptions:
-    """Return the options with which a file was written, as far as its footer tells."""
+def options_of_file(
+    metadata: pq.FileMetaData,
+    pages: FilePages | None,
+    schema: pa.Schema | None,
+    updated_columns: Collection[str],
+) -> WriterOptions:
+    """Return the options with which a file was written, as far as its footer tells.
+
+    The order of its rows is one of them if it stays true of a file with the given schema.
+    """
     if not metadata.num_row_groups or not metadata.num_columns:
         return WriterOptions()
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -119,8 +127,12 @@ def options_of_file(metadata: pq.FileMetaData, pages: FilePages | None) -> Write
             if chunk.bloom_filter_offset is not None
         },
     }
-    if first.sorting_columns:
-        arguments["sorting_columns"] = first.sorting_columns
+    # Row groups are filled anew, and each is sorted for itself. Columns are named by numbers.
+    order = first.sorting_columns if len(groups) == 1 else ()
+    if order and schema is not None and metadata.schema.to_arrow_schema().equals(schema):
+        paths = [f"{chunks[column.column_index].path_in_schema}." for column in order]
+        if not any(path.startswith(f"{name}.") for path in paths for name in updated_columns):
+            arguments["sorting_columns"] = order
     group_rows = max(group.num_rows for group in groups)
     return WriterOptions(max(group_rows, 1), arguments)
 
