@@ -82,12 +82,13 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of reading the new version without an index.
+    """The result of reading the keys of the new version without an index.
 
     Attributes
     ----------
     is_proven : bool
-        Whether the new files hold exactly the rows that they should.
+        Whether the new files hold as many rows as they should, and as many of them a key. Values
+        of other columns are not compared.
     num_rows : int
         The rows of the new files, all of which were read.
     num_rows_with_keys : int
