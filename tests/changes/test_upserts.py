@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import duckdb
 import numpy as np
@@ -105,6 +106,34 @@ def test_readers_of_all_files_see_none_that_is_not_complete(tmp_path):
 
     zb.dataset(tmp_path).upsert(rows.slice(5, 2), on="id", progress=look)
     assert seen and set(seen) == {100}
+
+
+@pytest.mark.parametrize("folders", [("", "p=a"), ("p=a", ""), ("p=a/q=x", "link")])
+def test_changes_through_other_folders_wait(parts, monkeypatch, folders):
+    pytest.importorskip("fcntl")
+    from zonebloom.changes.folder import FolderChanges
+
+    (parts.parent / "link").symlink_to(parts)
+    roots = [parts.parent / "link" if name == "link" else parts / name for name in folders]
+
+    def change(root, row_id: int) -> None:
+        zb.dataset(root).upsert(pa.table({"id": [row_id], "v": [row_id * 100]}), on="id")
+
+    thread = threading.Thread(target=change, args=(roots[1], 2))
+    delete_leftovers = FolderChanges._delete_leftovers
+
+    def change_meanwhile(self, folders):
+        # The files were compared with those that were read, and are replaced next.
+        if thread.ident is None:
+            thread.start()
+            thread.join(0.5)
+        delete_leftovers(self, folders)
+
+    replace_function(monkeypatch, FolderChanges, "_delete_leftovers", change_meanwhile)
+    change(roots[0], 1)
+    thread.join()
+    found = [row for row in read(parts) if row[1] == "a"]
+    assert found == [(1, "a", "x", 100), (2, "a", "x", 200)]
 
 
 def test_keys_given_twice_count_once(tmp_path):

@@ -28,7 +28,6 @@ from zonebloom.storage.files import file_errors
 
 # Files that begin with a dot are no data to any reader.
 _HIDDEN, _EXTENSION = ".zonebloom-", "tmp"
-_LOCK = ".zonebloom-lock"
 _SECONDS_OF_A_CHANGE = 86_400
 
 
@@ -135,8 +134,8 @@ class FolderChanges(ChangeableTable):
         return self._hive_path(texts, name)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Let only one change of a local folder run at a time."""
-        return self._source.store.locked(posixpath.join(self.location, _LOCK))
+        """Let only one change of a local folder, and of those inside it, run at a time."""
+        return self._source.store.locked(self.location)
 
     def _delete_leftovers(self, folders: Collection[str]) -> None:
         """Delete hidden files that an interrupted change left in some folders."""

@@ -351,8 +351,8 @@ class Store:
         """Give a complete file its name, in the place of the file that has it."""
         self.filesystem.move(hidden_path, path)
 
-    def locked(self, path: str) -> AbstractContextManager[None]:
-        """Wait until no other process of this machine holds a lock, and hold it."""
+    def locked(self, folder: str) -> AbstractContextManager[None]:
+        """Keep others of this machine from locking a folder, a folder below it, or one above it."""
         return contextlib.nullcontext()
 
     def delete_file(self, path: str) -> None:
@@ -468,23 +468,22 @@ class LocalStore(Store):
         sync_files([path])
 
     @contextlib.contextmanager
-    def locked(self, path: str) -> Iterator[None]:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
+    def locked(self, folder: str) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            is_held = False
-            while not is_held:
-                handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-                stack.callback(os.close, handle)
-                # The system gives the lock back when the process ends.
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                # Whoever held the lock deleted its file, so a newcomer may hold another file.
-                with contextlib.suppress(FileNotFoundError):
-                    is_held = os.path.samestat(os.fstat(handle), os.stat(path))
-            stack.callback(self.delete_file, path)
+            with contextlib.suppress(ImportError):  # Windows
+                import fcntl
+
+                path, mode = self.resolve(folder), fcntl.LOCK_EX
+                # All go from below to above, so they cannot wait for one another in a circle.
+                while path:
+                    # Nobody works in a folder that he cannot read.
+                    with contextlib.suppress(FileNotFoundError, PermissionError):
+                        handle = os.open(path, os.O_RDONLY)
+                        stack.callback(os.close, handle)
+                        # The system gives the lock back when the process ends.
+                        fcntl.flock(handle, mode)
+                    above = posixpath.dirname(path)
+                    path, mode = "" if above == path else above, fcntl.LOCK_SH
             yield
 
     def delete_file(self, path: str) -> None:
