@@ -209,7 +209,6 @@ def test_folders_that_cannot_be_changed_are_refused(lake, tmp_path):
     key = bytes(range(16))
     properties = create_encryption_properties(footer_key=key)
     pq.write_table(table, sealed / "0.parquet", encryption_properties=properties)
-    named = zb.dataset([str(lake / "0.parquet")])
     cases = [
         (zb.dataset(arrow, format="ipc"), "no folder of Parquet"),
         (zb.dataset(sealed, parquet_keys=zb.ParquetKeys(key)), "encrypted"),
@@ -223,11 +222,30 @@ def test_folders_that_cannot_be_changed_are_refused(lake, tmp_path):
         ):
             with pytest.raises(ChangeRefused, match=message):
                 change()
-    with pytest.raises(ChangeRefused, match="one by one"):
-        named.upsert(rows_with(), on="id")
     assert listing(tmp_path) == before
-    assert named.upsert(rows_with(id=pa.array([1, 2])), on="id").num_updated == 2
-    assert named.erase("id", [3]).verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@pytest.mark.parametrize(
+    "names", ["p=a/0.parquet", "p=*/*.parquet", ["p=a/0.parquet", "p=b/0.parquet"], ["p=a", "p=b"]]
+)
+def test_rows_that_need_new_files_are_refused_where_these_would_not_be_found(tmp_path, names):
+    rows = pa.table({"id": [1, 2, 3, 4], "p": ["a", "a", "b", "b"], "x": [1, 2, 3, 4]})
+    pq.write_to_dataset(
+        rows, tmp_path, partition_cols=["p"], basename_template="{i}.parquet", use_threads=False
+    )
+    paths = [str(tmp_path / name) for name in ([names] if isinstance(names, str) else names)]
+    ds = zb.dataset(paths[0] if isinstance(names, str) else paths, partitioning="hive")
+    is_partitioned = "p" in ds.schema.names
+    rows = pa.table({"id": [1, 9], "p": ["b", "a"], "x": [7, 7]})
+    rows = rows.select([name for name in rows.column_names if name in ds.schema.names])
+    before = listing(tmp_path)
+    for changed in (rows.slice(1), rows.slice(0, 1)) if is_partitioned else (rows.slice(1),):
+        for plan in (True, False):
+            with pytest.raises(ChangeRefused, match="open one folder"):
+                ds.upsert(changed, on="id", plan=plan)
+    assert listing(tmp_path) == before
+    assert ds.upsert(rows.select(["id", "x"]), on="id", when_not_matched="ignore").num_updated == 1
+    assert ds.erase("id", [2]).verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
 
 
 @pytest.mark.parametrize("values", [["a/b", "=", "%25", "é ", None], [1, 20, None], ["1", "x"]])

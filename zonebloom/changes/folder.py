@@ -6,12 +6,13 @@ change. Hidden files that were left are deleted by a later change of files in th
 
 from __future__ import annotations
 
+import os
 import posixpath
 import time
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +26,27 @@ from zonebloom.errors import ChangeRefused
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import file_errors
+from zonebloom.storage.object_store import path_in
 
 # Files that begin with a dot are no data to any reader.
 _HIDDEN, _EXTENSION = ".zonebloom-", "tmp"
 _SECONDS_OF_A_CHANGE = 86_400
+
+
+class FileLister(Protocol):
+    """A function that lists the files of a source as they are now, and opens their index."""
+
+    @property
+    def source(self) -> Any:
+        """The source as it was given to `dataset`, with absolute paths."""
+        ...
+
+    @property
+    def options(self) -> Any:
+        """The other arguments of `dataset`."""
+        ...
+
+    def __call__(self) -> tuple[Source, Any]: ...
 
 
 class FolderChanges(ChangeableTable):
@@ -36,7 +54,7 @@ class FolderChanges(ChangeableTable):
 
     kind = "folder"
 
-    def __init__(self, opened: OpenedDataset, list_files: Callable[[], tuple[Source, Any]] | None):
+    def __init__(self, opened: OpenedDataset, list_files: FileLister | None):
         super().__init__()
         self.location = opened.source.root
         # None if the files were named one by one.
@@ -60,6 +78,19 @@ class FolderChanges(ChangeableTable):
             raise ChangeRefused(
                 f"the files of {self.location} are encrypted, and would be written in clear; "
                 "change them with the program that wrote them"
+            )
+
+    def require_new_files(self) -> None:
+        """Raise `ChangeRefused` if new files might not be found, or not with their partitions."""
+        source = None if self._list_files is None else self._list_files.source
+        is_folder = isinstance(source, str | os.PathLike) and (
+            path_in(self._filesystem, os.fspath(source)).rstrip("/") == self.location.rstrip("/")
+        )
+        if not is_folder:
+            raise ChangeRefused(
+                f"the dataset is not the whole folder {self.location}, but files, a pattern or "
+                "several folders, so files with new rows might not be found; open one folder, or "
+                "leave out rows with new keys or for other partitions"
             )
 
     def partition_of(self, fragment: Fragment) -> Hashable:
@@ -120,11 +151,6 @@ class FolderChanges(ChangeableTable):
         if replaced is not None:
             folder = posixpath.dirname(self._source.store.resolve(replaced.path))
             return posixpath.join(folder, name)
-        if self._list_files is None:
-            raise ChangeRefused(
-                f"the dataset names the files of {self.location} one by one, so a new file would "
-                "not be found; open the folder, or leave out rows with new keys"
-            )
         if HIVE_NULL in partition:
             raise ChangeRefused(
                 f"rows have the text {HIVE_NULL!r} in a partition column, which means null in a "

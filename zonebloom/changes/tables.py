@@ -110,6 +110,9 @@ class ChangeableTable(ABC):
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         """Raise `ChangeRefused` if the table does not allow these changes."""
 
+    def require_new_files(self) -> None:  # noqa: B027 - tables take any
+        """Raise `ChangeRefused` if the table cannot take files with new rows."""
+
     # Partitions
 
     @property

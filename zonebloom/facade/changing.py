@@ -14,11 +14,10 @@ from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder
 from zonebloom.catalog.model import RETENTION
-from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.changes.apply import apply_change, load_newest
 from zonebloom.changes.batch import checked_rows
-from zonebloom.changes.folder import FolderChanges
+from zonebloom.changes.folder import FileLister, FolderChanges
 from zonebloom.changes.key_test import row_test
 from zonebloom.changes.places import Change
 from zonebloom.changes.receipt import Receipt, Trace, Traces
@@ -32,19 +31,7 @@ from zonebloom.errors import (
 )
 from zonebloom.facade.indices import refresh_indices
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
-from zonebloom.sources.source import Source
 from zonebloom.sources.table_snapshot import SnapshotSource
-
-
-class FileLister(Protocol):
-    """A function that lists the files of a source as they are now, and opens their index."""
-
-    @property
-    def source(self) -> Any:
-        """The source as it was given to `dataset`, with absolute paths."""
-        ...
-
-    def __call__(self) -> tuple[Source, Catalog]: ...
 
 
 class ChangedDataset(OpenDataset, Protocol):

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from zonebloom.building.adopt import Adopted
     from zonebloom.building.request import IndexConfig
     from zonebloom.catalog.vacuum import Vacuumed
+    from zonebloom.changes.folder import FileLister
     from zonebloom.changes.receipt import Receipt, Traces
-    from zonebloom.facade.changing import FileLister
     from zonebloom.facade.fragments import ReadOptions, ScanOptions
     from zonebloom.facade.indices import DatasetOptimizer
     from zonebloom.index.describe import EmbeddedDescription, IndexDescription
