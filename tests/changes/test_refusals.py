@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
@@ -246,6 +247,52 @@ def test_rows_that_need_new_files_are_refused_where_these_would_not_be_found(tmp
     assert listing(tmp_path) == before
     assert ds.upsert(rows.select(["id", "x"]), on="id", when_not_matched="ignore").num_updated == 1
     assert ds.erase("id", [2]).verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+
+
+PART = pa.schema({"p": pa.string()})
+PARTITIONINGS = {
+    "names": ("{}/0.parquet", ["p"]),
+    "directory": ("{}/0.parquet", pads.DirectoryPartitioning(PART)),
+    "filename": ("{}_0.parquet", pads.FilenamePartitioning(PART)),
+    "encoding": ("p={}/0.parquet", pads.HivePartitioning(PART, segment_encoding="none")),
+    "null": ("p={}/0.parquet", pads.HivePartitioning(PART, null_fallback="none")),
+    "inferred": ("p={}/0.parquet", pads.HivePartitioning.discover(null_fallback="none")),
+    "dictionary": (
+        "p={}/0.parquet",
+        pads.HivePartitioning(
+            pa.schema({"p": pa.dictionary(pa.int32(), pa.string())}),
+            {"p": pa.array(["a", "b"])},
+        ),
+    ),
+    "hive": ("p={}/0.parquet", pads.HivePartitioning(PART)),
+}
+
+
+@pytest.mark.parametrize("case", PARTITIONINGS)
+def test_rows_that_need_new_files_are_refused_unless_these_have_hive_paths(tmp_path, case):
+    name, partitioning = PARTITIONINGS[case]
+    for value, ids in (("a", [1, 2]), ("b", [3])):
+        path = tmp_path / name.format(value)
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": ids, "x": ids}), path)
+    ds = zb.dataset(tmp_path, partitioning=partitioning)
+    new, moved = ({"id": row_id, "p": "b c", "x": 7} for row_id in (9, 1))
+    before = ds.to_table(columns=["id", "p", "x"]).to_pylist()
+    if case != "hive":
+        files = listing(tmp_path)
+        for row in (new, moved):
+            for plan in (True, False):
+                with pytest.raises(ChangeRefused, match="not that of Hive"):
+                    ds.upsert(pa.Table.from_pylist([row]), on="id", plan=plan)
+        assert listing(tmp_path) == files
+        new, moved = {"id": 1, "x": 7}, {"id": 3, "p": "b", "x": 7}
+    ds.upsert(pa.Table.from_pylist([new]), on="id")
+    ds.upsert(pa.Table.from_pylist([moved]), on="id")
+    rows = {row["id"]: row for row in before}
+    for row in (new, moved):
+        rows[row["id"]] = {**rows.get(row["id"], {}), **row}
+    found = zb.dataset(tmp_path, partitioning=partitioning).to_table(columns=["id", "p", "x"])
+    assert sorted(found.to_pylist(), key=repr) == sorted(rows.values(), key=repr)
 
 
 @pytest.mark.parametrize("values", [["a/b", "=", "%25", "é ", None], [1, 20, None], ["1", "x"]])

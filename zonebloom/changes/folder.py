@@ -82,15 +82,22 @@ class FolderChanges(ChangeableTable):
 
     def require_new_files(self) -> None:
         """Raise `ChangeRefused` if new files might not be found, or not with their partitions."""
-        source = None if self._list_files is None else self._list_files.source
+        lister = self._list_files
+        source = None if lister is None else lister.source
         is_folder = isinstance(source, str | os.PathLike) and (
             path_in(self._filesystem, os.fspath(source)).rstrip("/") == self.location.rstrip("/")
         )
-        if not is_folder:
+        if lister is None or not is_folder:
             raise ChangeRefused(
                 f"the dataset is not the whole folder {self.location}, but files, a pattern or "
                 "several folders, so files with new rows might not be found; open one folder, or "
                 "leave out rows with new keys or for other partitions"
+            )
+        if not _is_plain_hive(lister.options.partitioning):
+            raise ChangeRefused(
+                f"the partitioning of {self.location} is not that of Hive with its usual encoding, "
+                "so new files might get other values; leave out rows with new keys or for other "
+                'partitions, or write the folder anew as column=value and open it with "hive"'
             )
 
     def partition_of(self, fragment: Fragment) -> Hashable:
@@ -218,3 +225,16 @@ class FolderChanges(ChangeableTable):
 
     def purge(self) -> None:
         """Do nothing, because a folder keeps no older versions, and other files are not ours."""
+
+
+def _is_plain_hive(partitioning: Any) -> bool:
+    """Return whether the files have Hive's paths, encoding and text for null, or no partitions."""
+    if partitioning is None or isinstance(partitioning, str):
+        return True
+    import pyarrow.dataset as pads
+
+    # What PyArrow would still have to infer does not tell its options. A value that a given
+    # dictionary lacks could not be read, but such partitionings are not equal.
+    return isinstance(partitioning, pads.Partitioning) and partitioning == pads.HivePartitioning(
+        partitioning.schema
+    )
