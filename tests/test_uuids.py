@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -162,3 +163,25 @@ def test_files_of_all_writers_are_one_dataset(
     assert ds.to_table(["row"], f"u = '{KEY}'")["row"].to_pylist() == 4 * rows_of(KEY)
     assert len(duckdb.sql(f"FROM ds WHERE u = '{KEY}'").fetchall()) == 4
     assert ds.lookup("u", [str(KEY)]).num_rows == 4
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("is_first", [True, False], ids=["marked-first", "plain-first"])
+def test_a_union_with_plain_bytes_has_plain_bytes(
+    tmp_path: Path, write: Any, is_first: bool
+) -> None:
+    folder = tmp_path / "table"
+    folder.mkdir()
+    write(folder / ("0.parquet" if is_first else "2.parquet"))
+    plain = pa.array([key and key.bytes for key in IDS], pa.binary(16))
+    structs = pa.StructArray.from_arrays([plain], ["u"])
+    pq.write_table(pa.table({"u": plain, "s": structs, "row": range(ROWS)}), folder / "1.parquet")
+    ds = zb.dataset(folder, schema="union")
+    assert ds.schema.field("u").type == plain.type
+    for _ in range(2):
+        for filter in (f"u = UUID '{KEY}'", f"u = X'{KEY.hex}'", pc.field("u") == KEY.bytes):
+            assert ds.to_table(["row"], filter)["row"].to_pylist() == 2 * rows_of(KEY), filter
+        assert ds.lookup("u", [KEY, ABSENT])["u"].to_pylist() == [KEY.bytes] * 2
+        in_structs = ds.to_table(["row"], f"s.u = UUID '{KEY}'")["row"].to_pylist()
+        assert in_structs == (1 if write is write_polars else 2) * rows_of(KEY)
+        ds.create_scalar_index("u", number_of_items=16, replace=True)

@@ -24,7 +24,12 @@ from zonebloom.sources.source import (
 )
 from zonebloom.storage.files import file_errors, without_short_reads
 from zonebloom.values.columns import find_leaf_type, leaf_names
-from zonebloom.values.normal_types import decoded_type, has_python_extension, hashed_type
+from zonebloom.values.normal_types import (
+    convert_at_every_depth,
+    decoded_type,
+    has_python_extension,
+    hashed_type,
+)
 from zonebloom.values.types import family, is_lossless_cast
 
 if TYPE_CHECKING:
@@ -381,7 +386,8 @@ def union_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 def unite_schemas(first: pa.Schema, second: pa.Schema) -> pa.Schema:
     """Return the union of two schemas. Raise `pyarrow.ArrowException` if there is none.
 
-    PyArrow unites no dictionary or view with other types, so these become types of plain values.
+    PyArrow unites no dictionary, view or UUID with other types, so these become types of plain
+    values, and UUIDs become 16 bytes.
     """
     try:
         return pa.unify_schemas([first, second], promote_options="permissive")
@@ -391,15 +397,19 @@ def unite_schemas(first: pa.Schema, second: pa.Schema) -> pa.Schema:
 
 
 def _with_plain_types(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return a schema without dictionaries and views where another schema has other types."""
+    """Return a schema without dictionaries, views and UUIDs where another has other types."""
     fields = []
     for column in schema:
         positions = other.get_all_field_indices(column.name)
         if any(other.types[position] != column.type for position in positions):
-            type_ = decoded_type(column.type)
+            type_ = convert_at_every_depth(decoded_type(column.type), _uuid_as_bytes)
             column = column.with_type(_TYPE_OF_VIEW.get(type_, type_))
         fields.append(column)
     return pa.schema(fields, schema.metadata)
+
+
+def _uuid_as_bytes(type_: pa.DataType) -> pa.DataType:
+    return type_.storage_type if isinstance(type_, pa.UuidType) else type_
 
 
 def leaf_of(values: pa.Array, path: tuple[str, ...]) -> pa.Array:
