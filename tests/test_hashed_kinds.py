@@ -24,6 +24,7 @@ from zonebloom.building import segments
 from zonebloom.catalog.model import VERSIONS
 from zonebloom.errors import (
     CorruptIndex,
+    IndexExists,
     IndexNotUsedWarning,
     SchemaMismatch,
     StaleIndexWarning,
@@ -301,3 +302,31 @@ def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
         assert failure is KeyboardInterrupt
     ds = zb.dataset(folder)
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "name"),
+    [
+        ([("id", "zonemap")], {}, "id_zonemap_hash_idx"),
+        (["id_zonemap", ("id", "zonemap")], {}, "id_zonemap_hash_idx"),
+        (["id"], {"tokens": "words"}, "id_words_hash_idx"),
+        # Both default names are of other keys.
+        (["id"], {"index_type": "ZONEMAP"}, None),
+    ],
+)
+def test_a_default_name_never_replaces_an_index_of_other_keys(tmp_path, columns, options, name):
+    texts = pa.array([f"word{row}" for row in range(ROWS)])
+    names = ["id", "zonemap", "id_zonemap", "id_words"]
+    write_files(tmp_path / "data", [pa.table(dict.fromkeys(names, texts))])
+    ds = build(tmp_path / "data", "HASH", ("id", "id_zonemap", "id_words"))
+    earlier = {index.name: index.column for index in ds.describe_indices()}
+    options = {"index_type": "HASH", "spark": False, **options}
+    for _ in range(2):
+        if name is None:
+            with pytest.raises(IndexExists, match="give name="):
+                ds.create_scalar_index(columns, **options)
+        else:
+            ds.create_scalar_index(columns, **options)
+        indices = {index.name: index.column for index in ds.describe_indices()}
+        assert earlier.items() <= indices.items()
+        assert indices.keys() - earlier == {name} - {None}

@@ -25,7 +25,9 @@ from zonebloom.index.row_keys.rules import (
     TokenRule,
     TupleRule,
     column_values,
+    columns_of_entry,
     rule_json,
+    rule_of,
 )
 from zonebloom.index.row_keys.tokens import TRIGRAMS, WORDS
 from zonebloom.index.table import ZonePart
@@ -183,12 +185,12 @@ class IndexRequest:
             require_encrypted_index(opened)
         size = size_global_filter(opened) if self.global_filter else None
         specs: list[IndexSpec] = []
+        entries = dict(opened.version.indices)
         for target in dict.fromkeys(self.column):
             rule, columns = self._rule_and_columns(target, opened)
             name = self.name
             if name is None:
-                stem = "_".join([*(column.name for column in columns), *rule.name_parts])
-                name = self._default_name(stem, opened)
+                name = self._default_name(columns, rule, entries)
             specs.append(
                 IndexSpec(
                     self._checked_name(name, opened),
@@ -201,16 +203,28 @@ class IndexRequest:
                     tuple(columns[1:]),
                 )
             )
+            entries[name] = specs[-1].make_entry([])
         return specs
 
-    def _default_name(self, stem: str, opened: OpenedDataset) -> str:
+    def _default_name(
+        self, columns: Sequence[Column], rule: KeyRule, entries: Mapping[str, IndexEntry]
+    ) -> str:
         """Return a name that is not that of an index which answers other questions."""
-        other = opened.version.indices.get(f"{stem}_idx")
-        if other is None or not is_known_kind(other.kind):
-            return f"{stem}_idx"
-        if index_kind(other.kind).takes_values != self.kind.takes_values:
-            stem = f"{stem}_{self.kind.name.lower()}"
-        return f"{stem}_idx"
+        stem = "_".join([*(column.name for column in columns), *rule.name_parts])
+        names = f"{stem}_idx", f"{stem}_{self.kind.name.lower()}_idx"
+        keys = tuple(column.path for column in columns), rule.name_parts
+        for name in names:
+            other = entries.get(name)
+            if other is None or not is_known_kind(other.kind):
+                return name
+            other_keys = columns_of_entry(other), rule_of(other.rule).name_parts
+            takes_values = index_kind(other.kind).takes_values
+            if (other_keys, takes_values) == (keys, self.kind.takes_values):
+                return name
+        raise IndexExists(
+            f"the indices {names[0]!r} and {names[1]!r} hold other keys; give name= for that of "
+            f"{rule.text(keys[0])}"
+        )
 
     def _rule_and_columns(
         self, target: str | tuple[str, ...], opened: OpenedDataset

@@ -835,7 +835,8 @@ class Dataset(pads.UnionDataset, Displayed):
             ``number_of_items``. `Dataset.advise` says which is better.
         name : str, optional
             ``<column>_idx`` by default; ``<column>_words_idx`` and the like for an index of tokens,
-            and ``<column>_zonemap_idx`` and the like beside an index that answers other questions.
+            and ``<column>_zonemap_idx`` and the like beside an index that answers other questions,
+            or that is of other columns.
         replace : bool
             Whether to replace an existing index of that name.
         number_of_items : int, optional
@@ -871,7 +872,8 @@ class Dataset(pads.UnionDataset, Displayed):
         InvalidArgument, ColumnNotFound, UnsupportedType
             Before anything is read.
         IndexExists
-            If replace=False, or the index belongs to another dataset that shares the index_dir.
+            If replace=False, both default names are of indices of other columns, or the index
+            belongs to another dataset that shares the index_dir.
         FragmentUnreadable, SchemaMismatch
             While the files are read. The build then leaves no index behind.
 
