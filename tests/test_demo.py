@@ -51,11 +51,20 @@ def test_the_demo_answers_as_a_scan_and_proves_its_changes(small, capsys):
         assert (program, cli.main(arguments)) == ("zonebloom", 0)
 
 
-def test_the_demo_fails_when_an_answer_is_wrong(small, monkeypatch, capsys):
-    scans = {"PyArrow": lambda sql: []}
-    replace_function(monkeypatch, demo, "_scans", lambda folder: scans.items())
+@pytest.mark.parametrize("number", [0, 2], ids=["first", "last"])
+def test_the_demo_fails_when_an_answer_has_other_rows(small, monkeypatch, capsys, number):
+    ids = demo.write_orders(small)
+    wrong_filter = demo.questions(ids)[0].filters[number]
+    plain_scans = demo._scans
+
+    def wrong_scans(folder):
+        *_, (name, scan) = plain_scans(folder)
+        other = pa.table({"order_id": ["as many rows, but another one"]})
+        yield name, lambda sql: other if sql == wrong_filter else scan(sql)
+
+    replace_function(monkeypatch, demo, "_scans", wrong_scans)
     assert cli.main(["demo", "--path", small]) == 1
-    assert "ROWS DIFFER: one order" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("ROWS DIFFER") == 1
 
 
 def test_the_demo_deletes_no_files_of_others(small, tmp_path):

@@ -26,9 +26,9 @@ def demo_command(path: str) -> CommandAnswer:
 
     The command writes the orders to PATH/orders, about 110 MB, and indexes two columns. It asks
     each question with zonebloom, and by a scan of DuckDB, Polars and PyArrow, if they are
-    installed. Then it updates an order and erases a customer. Exits with 1 if rows are missing.
-    As JSON: path, num_rows (of the orders), indices, answers (rows, bytes that zonebloom read,
-    seconds of each engine), receipts.
+    installed. Then it updates an order and erases a customer. Exits with 1 if the engines find
+    different orders. As JSON: path, num_rows (of the orders), indices, answers (rows, bytes that
+    zonebloom read, seconds of each engine), receipts.
     """
     from zonebloom.cli import demo
     from zonebloom.facade.opening import dataset
