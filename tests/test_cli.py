@@ -972,8 +972,11 @@ def test_erase_deletes_rows_and_its_receipt_is_checked(users, run, tmp_path):
     assert "is of user" in run("receipt", receipt, path, "--key", "id=43")[2]
     code, out, _ = run("receipt", receipt, path, "--key", "user=u42", "--purge")
     assert (code, out.splitlines()[-1]) == (0, "Nothing holds these keys.")
-    code, out, _ = run("erase", path, "--filter", "id < 10", "--output", "json")
+    receipt = f"{receipt}2"
+    erase = ["erase", path, "--filter", "id < 10", "--receipt", receipt, "--output", "json"]
+    code, out, _ = run(*erase)
     assert (code, json.loads(out)["num_deleted"]) == (0, 10)
+    assert "of a filter; give --filter\n" in run("receipt", receipt, path, "--key", "id=3")[2]
 
 
 def test_a_receipt_is_checked_with_keys_of_partition_folders(run, tmp_path):

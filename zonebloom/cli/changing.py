@@ -180,8 +180,9 @@ def receipt_command(
         on = () if keys_file is None else receipt.columns
         given = given_keys(ds.opened, key_texts, keys_file, on) if receipt.columns else {}
         if set(given) != set(receipt.columns) or not given:
-            names = ", ".join(receipt.columns) or "a filter"
-            raise InvalidArgument(f"the receipt is of {names}; give keys of that, or none")
+            names = ", ".join(receipt.columns)
+            wanted = f"{names}; give keys of that, or none" if names else "a filter; give --filter"
+            raise InvalidArgument(f"the receipt is of {wanted}")
         _, keys = as_arguments(given)
     traces = receipt.check(ds, keys, filter=filter, purge=purge)
     return CommandAnswer(
