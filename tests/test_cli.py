@@ -305,6 +305,13 @@ def test_messages_name_commands(run, indexed):
     assert "run zonebloom drop PATH --name 'id_idx'" in err
 
 
+def test_a_message_keeps_the_lines_after_an_option_that_commands_lack():
+    message = 'a.parquet is gone; run it again, or open it with stale="read" to read it whole'
+    assert cli._with_commands(f"{message}\nid = 42\n^") == (
+        "a.parquet is gone; run it again\nid = 42\n^"
+    )
+
+
 @pytest.mark.parametrize("column", [None, "id"])
 def test_keys_come_from_parquet(run, indexed, tmp_path, column):
     keys = pa.table({"id": pa.array([42, -1, 43], pa.int32()), "other": ["a", "b", "c"]})

@@ -37,7 +37,7 @@ _COMMANDS_BY_CALL = (
     (r'open (the dataset|it) with (schema|partitioning)="(\w+)"', r"give --\2 \3"),
     (r" \(commands take --[a-z]+ \w+\)", ""),
     (r"call ds\.refresh\(\)( or open it again)?", "run the command again"),
-    (r', or open (the dataset|it) with stale="[a-z-]+" to [^;]*', ""),
+    (r', or open (the dataset|it) with stale="[a-z-]+" to [^;\n]*', ""),
 )
 # The commands of `zonebloom.cli.reading`.
 READING_COMMANDS = ("lookup", "head", "count", "explain", "locate", "files")
