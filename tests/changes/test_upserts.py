@@ -33,6 +33,16 @@ def test_columns_that_a_file_lacks_are_added_and_narrow_ones_widened(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("wrong", ["plan", "commit_properties", "progress"])
+def test_options_are_checked_before_rows_are_read(tmp_path, wrong):
+    rows = pa.table({"id": [1]})
+    pq.write_table(rows, tmp_path / "0.parquet")
+    ds, reader = zb.dataset(tmp_path), rows.to_reader()
+    with pytest.raises(InvalidArgument):
+        ds.upsert(reader, on="id", **{wrong: "maybe"})
+    assert reader.read_all() == rows
+
+
 def test_columns_that_the_dataset_does_not_have_are_kept(tmp_path):
     pq.write_table(pa.table({"id": [1], "x": pa.array([1], pa.int16())}), tmp_path / "0.parquet")
     pq.write_table(

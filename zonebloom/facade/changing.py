@@ -46,9 +46,13 @@ def erase(
     columns: str | Sequence[str] | None,
     keys: Any,
     filter: Any,
-    **options: Any,
+    *,
+    plan: bool,
+    commit_properties: Mapping[str, str] | None,
+    progress: ProgressOption,
 ) -> Receipt:
-    """Delete rows; see `Dataset.erase`. The options are those of `_checked_options`."""
+    """Delete rows; see `Dataset.erase`."""
+    options = _checked_options(plan, commit_properties, progress)
     if (columns is None) != (keys is None) or (columns is None) == (filter is None):
         raise InvalidArgument("give either columns and keys, or filter, to say what to erase")
     # The keys are needed several times.
@@ -57,7 +61,7 @@ def erase(
     elif isinstance(keys, Iterator):
         keys = list(keys)
     names = () if columns is None else tuple(arguments.require_key_names(columns, "columns"))
-    change = Change("erase", names, keys, filter, **_checked_options(**options))
+    change = Change("erase", names, keys, filter, **options)
     receipt = _apply(dataset, changeable_table(dataset), change)
     if not receipt.is_committed:
         return receipt
@@ -79,9 +83,13 @@ def upsert(
     when_matched: str,
     when_not_matched: str,
     columns: Sequence[str] | None,
-    **options: Any,
+    *,
+    plan: bool,
+    commit_properties: Mapping[str, str] | None,
+    progress: ProgressOption,
 ) -> Receipt:
-    """Update and insert rows; see `Dataset.upsert`. The options are those of `_checked_options`."""
+    """Update and insert rows; see `Dataset.upsert`."""
+    options = _checked_options(plan, commit_properties, progress)
     names = tuple(arguments.require_key_names(on, "on"))
     table = newest_table(dataset)
     updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
@@ -105,7 +113,7 @@ def upsert(
                 name for name in updated if name not in names and updates == "update"
             ),
             inserts=inserts == "insert",
-            **_checked_options(**options),
+            **options,
         )
         return _apply(dataset, table, change)
 
