@@ -301,6 +301,7 @@ class _Discovery:
 
     def _with_uuids(self, schema: pa.Schema, filesystem: pafs.FileSystem, path: str) -> pa.Schema:
         """Return the schema of a file with the type UUID where a Parquet file marks UUIDs."""
+        # With keys, the format is not a name, but an object that decrypts Parquet files.
         if self.format != "parquet" and self.keys is None:
             return schema
 

@@ -325,7 +325,7 @@ class Store:
         return self.filesystem.open_output_stream(path, compression=None)
 
     def create_folder(self, path: str) -> None:
-        """Create a folder, unless it exists. Buckets have no folders."""
+        """Create a folder, unless it exists. Some object stores get an empty object for it."""
         self.filesystem.create_dir(path, recursive=True)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -377,7 +377,7 @@ class Store:
         return path
 
     def resolve(self, path: str) -> str:
-        """Return the one path of a folder that several paths may name."""
+        """Return the one path of a file or folder that several paths may name, such as links."""
         return path.rstrip("/")
 
     def is_mount(self, path: str) -> bool:
