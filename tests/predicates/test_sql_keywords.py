@@ -12,7 +12,6 @@ from sqlglot.tokens import Tokenizer
 from zonebloom.errors import FilterError
 from zonebloom.predicates import translate_filter
 from zonebloom.predicates.duckdb_engine import DuckDBFilter
-from zonebloom.predicates.sql import predicate_from_sql
 
 CONDITIONS = [
     "{} = 5",
@@ -102,5 +101,5 @@ def test_parts_of_structs_may_be_keywords():
 )
 def test_statements_raise_without_a_sqlglot_warning(text, caplog):
     with pytest.raises(FilterError, match="a filter is a condition, not a query"):
-        predicate_from_sql(text, pa.schema({"x": pa.int64()}))
+        translate_filter(text, pa.schema({"x": pa.int64()}))
     assert caplog.records == []

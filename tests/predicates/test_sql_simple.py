@@ -74,7 +74,7 @@ def conditions(draw):
 def by_sqlglot(text, schema=SCHEMA):
     with pytest.MonkeyPatch.context() as patch:
         replace_function(patch, sql, "_translate_simple", lambda *_: None)
-        return sql.predicate_from_sql(text, schema)
+        return sql.translate_sql(text, schema).predicate
 
 
 CONJUNCTIONS = st.sampled_from(["AND", " AND ", " and ", " And  ", "\tAND ", " AND AND ", " OR "])
@@ -87,13 +87,13 @@ def test_predicates_and_errors_are_those_of_sqlglot(texts, conjunction):
         expected = by_sqlglot(text)
     except FilterError as error:
         with pytest.raises(FilterError) as refusal:
-            sql.predicate_from_sql(text, SCHEMA)
+            sql.translate_sql(text, SCHEMA)
         assert str(refusal.value) == str(error)
     except UnicodeEncodeError:
         with pytest.raises(FilterError):
-            sql.predicate_from_sql(text, SCHEMA)
+            sql.translate_sql(text, SCHEMA)
     else:
-        assert sql.predicate_from_sql(text, SCHEMA) == expected
+        assert sql.translate_sql(text, SCHEMA).predicate == expected
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_simple_conditions_need_no_sqlglot(text, monkeypatch):
         raise AssertionError("sqlglot was called")
 
     replace_function(monkeypatch, sql, "parse_sql", refuse)
-    sql.predicate_from_sql(text, SCHEMA.append(pa.field("date", pa.int64())))
+    sql.translate_sql(text, SCHEMA.append(pa.field("date", pa.int64())))

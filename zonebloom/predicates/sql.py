@@ -166,13 +166,8 @@ class _ComputedText(Literal):
     """A text that is not written as a literal, so it does not take the type of a column."""
 
 
-def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
-    """Return the predicate of a SQL condition, the part after WHERE."""
-    return translate_sql(text, schema).predicate
-
-
 def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
-    """Return the row filter and the predicate of a SQL condition.
+    """Return the row filter and the predicate of a SQL condition, the part after WHERE.
 
     Raises
     ------
