@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from format_writer import filter_of
 
 from zonebloom.catalog.place import default_index_folder
 from zonebloom.catalog.version_log import decode_document, encode_document
+from zonebloom.index.zone_bloom.rows import ZoneParameters, Zones
+from zonebloom.index.zone_bloom.train import ZoneTrainer
+from zonebloom.sbbf.hashing import hash_in_batches
 from zonebloom.sbbf.kernel_loader import KernelLoader
 
 THOROUGH = "ZONEBLOOM_THOROUGH"
@@ -215,3 +218,12 @@ def copy_golden(tmp_path: Path, name: str | None) -> tuple[Path, Path]:
     if name is not None:
         shutil.copytree(GOLDEN / name, index_dir)
     return folder, index_dir
+
+
+def train_zones(arrays: Iterable[pa.Array], parameters: ZoneParameters) -> Iterator[Zones]:
+    """Yield the zones of a fragment whose column is stored in these arrays."""
+    trainer = ZoneTrainer(parameters)
+    for array in arrays:
+        for hashes in hash_in_batches(array):
+            yield from trainer.add(hashes)
+    yield from trainer.finish()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-from helpers import cases
+from helpers import cases, train_zones
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +23,6 @@ from zonebloom.index.zone_bloom.rows import (
     ZoneParameters,
     table_schema,
 )
-from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import blocks
 from zonebloom.storage.store import store_of
 

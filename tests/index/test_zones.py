@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from helpers import PLAIN_TYPES, reference_filter, sample
+from helpers import PLAIN_TYPES, reference_filter, sample, train_zones
 from hypothesis import given
 from hypothesis import strategies as st
 from seams import set_constant
@@ -14,7 +14,6 @@ from seams import set_constant
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.zone_bloom import train as zones_module
 from zonebloom.index.zone_bloom.rows import ZoneParameters
-from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import hashing
 
 SMALL = ZoneParameters(7, 0.05)

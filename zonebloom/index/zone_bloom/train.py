@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import pyarrow as pa
 
 from zonebloom.base.arrays import allocate_array
 from zonebloom.catalog.store import Catalog
@@ -16,7 +15,7 @@ from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector, ZoneHashes
 from zonebloom.index.table import WrittenTable
 from zonebloom.index.zone_bloom.rows import RowTableWriter, ZoneParameters, Zones
 from zonebloom.sbbf import blocks
-from zonebloom.sbbf.hashing import Hashes, RowHashes, hash_in_batches
+from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.sbbf.sizing import size_for
 
 # Each worker keeps about this many bytes of unfinished filters in memory.
@@ -24,17 +23,12 @@ _BUFFER_BYTES = 4 << 20
 
 
 class ZoneTrainer:
-    """Builder of the zones of one fragment from the hashes of its rows.
+    """Builder of the zones of one fragment from the hashes of its rows."""
 
-    If the number of rows is known, pass it, so that a short fragment gets a small buffer.
-    """
-
-    def __init__(self, parameters: ZoneParameters, num_rows: int | None = None):
+    def __init__(self, parameters: ZoneParameters):
         self._items = parameters.number_of_items
         self._words = parameters.filter_bytes // 4
         self._capacity = max(1, _BUFFER_BYTES // parameters.filter_bytes)
-        if num_rows is not None:
-            self._capacity = min(self._capacity, max(1, -(-num_rows // self._items)))
         self._num_finished = 0
         self._num_buffered_rows = 0
 
@@ -83,16 +77,6 @@ class ZoneTrainer:
         yield Zones(starts, lengths, self._has_null[:count], self._filters[:count])
         self._num_finished += count
         self._num_buffered_rows = 0
-
-
-def train_zones(
-    arrays: Iterable[pa.Array], parameters: ZoneParameters, num_rows: int | None = None
-) -> Iterator[Zones]:
-    trainer = ZoneTrainer(parameters, num_rows)
-    for array in arrays:
-        for hashes in hash_in_batches(array):
-            yield from trainer.add(hashes)
-    yield from trainer.finish()
 
 
 class ZoneSegmentWriter:
