@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from trust import filters
 from trust.lakes import Lake, make_lake
@@ -43,8 +44,8 @@ def run_case(report: Report, number: int, folder: Path) -> None:
         # Some layouts are stale on purpose, which causes warnings.
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         lake = make_lake(folder / "lake", rng, KINDS)
-        if lake is None or lake.format != "parquet" or lake.keys is not None:
-            report.refused["no Parquet that PyArrow can read"] += 1
+        if lake is None or lake.format != "parquet" or lake.keys is not None or _has_brotli(lake):
+            report.refused["no Parquet that PyArrow and Spark can read"] += 1
             return
         case = _Case(report, lake, rng)
         for _ in range(TREES):
@@ -129,6 +130,15 @@ class _Case:
                     f"{self.lake}: {way}: {len(lost)} lost {lost[:5]}, {len(result)} rows for "
                     f"{len(wanted)}\n    {description:.600}"
                 )
+
+
+def _has_brotli(lake: Lake) -> bool:
+    """Return whether a file has a codec that Spark does not ship."""
+    files = map(pq.read_metadata, lake.folder.rglob("*.parquet"))
+    return any(
+        file.num_row_groups and file.row_group(0).column(0).compression == "BROTLI"
+        for file in files
+    )
 
 
 def _rows(source: Any) -> list[int]:
