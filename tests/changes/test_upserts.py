@@ -85,6 +85,32 @@ def test_all_rows_of_a_key_move(parts):
     assert read(parts) == [(1, "c", "y", 9), (1, "c", "y", 9), (2, "a", "x", 3), (3, "c", "y", 4)]
 
 
+def test_rows_that_moved_are_not_lost_by_an_interruption(parts, monkeypatch):
+    from zonebloom.changes.folder import FolderChanges
+
+    rows = pa.table({"id": [2], "p": ["c"], "q": ["y"], "v": [9]})
+    before = read(parts)
+    with pytest.raises(ChangeRefused, match="whose keys exist"):
+        zb.dataset(parts).upsert(rows, on="id", when_not_matched="ignore")
+    assert read(parts) == before
+    publish = FolderChanges._publish
+
+    def fail_for_new_files(self, file):
+        if file.replaced is None:
+            raise TimeoutError("interrupted")
+        return publish(self, file)
+
+    with monkeypatch.context() as interrupted:
+        replace_function(interrupted, FolderChanges, "_publish", fail_for_new_files)
+        with pytest.raises(OSError, match="interrupted"):
+            zb.dataset(parts).upsert(rows, on="id")
+    zb.dataset(parts).upsert(rows, on="id")
+    assert read(parts) == sorted([row for row in before if row[0] != 2] + [(2, "c", "y", 9)])
+    # Rows that stay where they are need no new file.
+    stay = zb.dataset(parts).upsert(rows, on="id", when_not_matched="ignore")
+    assert (stay.num_updated, stay.num_inserted) == (1, 0)
+
+
 def test_partitions_change_only_with_all_their_columns(parts):
     ds = zb.dataset(parts)
     before = read(parts)

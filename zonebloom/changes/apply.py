@@ -223,7 +223,7 @@ def _plan_work(opened: OpenedDataset, table: ChangeableTable, change: Change) ->
     changes, moved_rows = _with_moved_rows(table, change, changes)
     new_rows = np.concatenate([new_rows, moved_rows])
     if new_rows.size:
-        table.require_new_files()
+        table.require_new_files(loses_rows=moved_rows.size > 0 and not change.inserts)
         schema = opened.source.schema
         required = [field.name for field in schema if not field.nullable]
         advice = ', which take no nulls; add them, or give when_not_matched="ignore"'

@@ -80,8 +80,13 @@ class FolderChanges(ChangeableTable):
                 "change them with the program that wrote them"
             )
 
-    def require_new_files(self) -> None:
+    def require_new_files(self, *, loses_rows: bool) -> None:
         """Raise `ChangeRefused` if new files might not be found, or not with their partitions."""
+        if loses_rows:
+            raise ChangeRefused(
+                "rows move to another partition, and after an interruption the same call has to "
+                'insert them; give only rows whose keys exist, and no when_not_matched="ignore"'
+            )
         lister = self._list_files
         source = None if lister is None else lister.source
         is_folder = isinstance(source, str | os.PathLike) and (

@@ -110,8 +110,12 @@ class ChangeableTable(ABC):
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         """Raise `ChangeRefused` if the table does not allow these changes."""
 
-    def require_new_files(self) -> None:  # noqa: B027 - tables take any
-        """Raise `ChangeRefused` if the table cannot take files with new rows."""
+    def require_new_files(self, *, loses_rows: bool) -> None:  # noqa: B027 - tables take any
+        """Raise `ChangeRefused` if the table cannot take files with new rows.
+
+        If rows move and none are inserted, a repeated call would not bring back a row that left
+        its old file before an interruption.
+        """
 
     # Partitions
 
