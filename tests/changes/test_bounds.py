@@ -131,3 +131,20 @@ def test_values_of_partitions_are_compared_when_files_are_searched(tmp_path):
     write(tmp_path / "x" / "day=a" / "again.parquet", [1])
     [trace] = by_keys.check(ds, keys).found
     assert "erase again" in trace.reason
+
+
+def test_files_that_are_older_than_a_field_hold_no_key_of_it(tmp_path):
+    for name, events in (("a", [{"t": 1}]), ("b", [{"t": 1, "u": 5}, {"t": 2, "u": 6}])):
+        write(tmp_path / "x" / f"{name}.parquet", events)
+    ds = zb.dataset(tmp_path / "x", schema="union")
+    receipt = ds.erase("id.u", [5])
+    assert receipt.num_deleted == 1 and not receipt.check(ds, [5]).found
+
+
+def test_a_trace_names_the_column_that_a_file_lacks(tmp_path):
+    pq.write_table(pa.table({"a": [1, 2], "b": [1, 2]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
+    receipt = zb.dataset([tmp_path / "0.parquet"]).erase(filter="a = 1 AND b = 1")
+    assert receipt.traces is not None
+    [trace] = receipt.traces.found
+    assert trace.reason.startswith("it may hold a key, because it has no column 'b'")

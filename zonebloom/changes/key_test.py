@@ -20,7 +20,7 @@ from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, norm
 from zonebloom.scan.locate import select_key_columns
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.recheck import matching_rows
-from zonebloom.values.columns import column_path
+from zonebloom.values.columns import column_path, leaf_names
 from zonebloom.values.normal_types import normalized_type
 
 # An error names this many rows.
@@ -60,11 +60,13 @@ class KeyTest:
         # Logs write a text as JSON does, and paths as URIs do.
         return [way for text in texts for way in (text, json.dumps(text)[1:-1], quote(text))]
 
-    def within(self, names: Collection[str]) -> KeyTest | None:
-        """Return the test of the columns that a file stores, which more rows pass, or None."""
-        numbers = [number for number, path in enumerate(self.paths) if path[0] in names]
-        if len(numbers) == len(self.paths):
-            return self
+    def missing_columns(self, schema: pa.Schema) -> list[str]:
+        """Return the columns that a file with a schema does not store."""
+        return sorted({".".join(path) for path in self.paths}.difference(leaf_names(schema)))
+
+    def without(self, missing: Collection[str]) -> KeyTest | None:
+        """Return the test of the other columns, which more rows pass, or None."""
+        numbers = [n for n, path in enumerate(self.paths) if ".".join(path) not in missing]
         keys = self.keys.select(numbers)
         distinct = keys.group_by(keys.column_names).aggregate([]) if numbers else keys
         return KeyTest(tuple(self.paths[n] for n in numbers), distinct) if numbers else None
@@ -106,8 +108,11 @@ class FilterTest:
     def texts(self) -> list[str]:
         return []
 
-    def within(self, names: Collection[str]) -> FilterTest | None:
-        return self if set(self.columns).issubset(names) else None
+    def missing_columns(self, schema: pa.Schema) -> list[str]:
+        return sorted(set(self.columns).difference(schema.names))
+
+    def without(self, missing: Collection[str]) -> FilterTest | None:
+        return None if missing else self
 
     def count(self, rows: pa.Table) -> int:
         columns = [rows.column(name).cast(self.schema.field(name).type) for name in self.columns]

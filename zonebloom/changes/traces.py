@@ -18,6 +18,7 @@ from zonebloom.changes.receipt import Receipt, Trace, Traces
 from zonebloom.changes.tables import ChangeableTable
 from zonebloom.errors import CatalogError
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import FILE_ERRORS
 
@@ -86,23 +87,19 @@ def find_traces(
 
 def _reason_in_file(source: Source, path: str, fragment: Fragment | None, test: RowTest) -> str:
     """Return why a file holds a key, or may hold one. Return an empty text if it holds none."""
-    constants = {} if fragment is None else source.constants(fragment)
     try:
-        with source.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
-            names = file.schema_arrow.names
-            # The column may have had another name, or an old file's path may give it.
-            known = test.within([*names, *constants])
-            if known is None:
-                return f"it may hold a key, because it has no column {test.columns[0]!r}"
-            count = 0
-            for batch in file.iter_batches(
-                columns=[name for name in known.columns if name in names] or names[:1]
-            ):
-                rows = pa.Table.from_batches([batch])
-                for name in set(known.columns).difference(names):
-                    value = pa.scalar(constants[name], source.schema.field(name).type)
-                    rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-                count += known.count(rows)
+        if fragment is not None:
+            batches = read_view_batches(source, fragment, source.filesystem, test.columns)
+            count = sum(test.count(pa.Table.from_batches([batch])) for batch in batches)
+        else:
+            with source.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+                # A column may have had another name, or an old file's path may give it.
+                missing = test.missing_columns(file.schema_arrow)
+                stored = test.without(missing)
+                if stored is None:
+                    return f"it may hold a key, because it has no column {missing[0]!r}"
+                batches = file.iter_batches(columns=stored.columns)
+                count = sum(stored.count(pa.Table.from_batches([batch])) for batch in batches)
     except FileNotFoundError:
         return ""
     except (*FILE_ERRORS, TypeError) as error:
