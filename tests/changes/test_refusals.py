@@ -331,6 +331,9 @@ REFUSED_DELTA = {
     "generated": ({}, [FIELDS[0], GENERATED], ["generatedColumns"], "'s' that is generated"),
     "identity": ({}, [IDENTITY, FIELDS[1]], ["identityColumns"], "'id' that is an identity"),
     "tracking": ({"delta.enableRowTracking": "true"}, FIELDS, ["rowTracking"], "rowtracking"),
+    "domains": ({}, FIELDS, ["domainMetadata"], "needs domainmetadata"),
+    "clusters": ({}, FIELDS, ["clustering", "domainMetadata"], "needs clustering, domainmetadata"),
+    "checkpoints": ({}, FIELDS, ["checkpointProtection"], "needs checkpointprotection"),
     "unknown": ({}, FIELDS, ["somethingNew"], "somethingnew"),
 }
 

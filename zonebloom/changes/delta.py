@@ -29,22 +29,18 @@ from zonebloom.storage.paths import key_below
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-# Writer features (PROTOCOL.md, "Valid Feature Names in Table Features") that do not matter for
-# files without any of the properties below.
+# Writer features (PROTOCOL.md, "Valid Feature Names in Table Features") that deltalake writes, and
+# that do not matter for files without any of the properties below.
 _HARMLESS_FEATURES = {
     "appendonly",
     "changedatafeed",
     "checkconstraints",
-    "checkpointprotection",
-    "clustering",
     "deletionvectors",
-    "domainmetadata",
     "generatedcolumns",
     "identitycolumns",
     "invariants",
     "timestampntz",
     "v2checkpoint",
-    "vacuumprotocolcheck",
 }
 # Properties that oblige a writer to more than new files.
 _REFUSED_PROPERTIES = {
