@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 import zonebloom as zb
+from zonebloom.changes.key_test import KeyTest
 
 
 def write(path, ids, name="id"):
@@ -139,6 +140,11 @@ def test_files_that_are_older_than_a_field_hold_no_key_of_it(tmp_path):
     ds = zb.dataset(tmp_path / "x", schema="union")
     receipt = ds.erase("id.u", [5])
     assert receipt.num_deleted == 1 and not receipt.check(ds, [5]).found
+
+
+def test_bytes_are_searched_once_for_each_spelling_of_a_key():
+    keys = pa.table({"k0": ["key-1", "key 2", "short", "no"]})
+    assert KeyTest((("id",),), keys).texts() == ["key-1", "key 2", "key%202", "short"]
 
 
 def test_a_trace_names_the_column_that_a_file_lacks(tmp_path):
