@@ -63,8 +63,8 @@ _NUM_INDEXED_COLUMNS = 32
 _MAX_STATISTICS_CHARACTERS = 64
 
 
-class _LoggedFile(NamedTuple):
-    """A file that a commit adds or removes."""
+class _LoggedAction(NamedTuple):
+    """The addition or the removal of a file by a commit."""
 
     version: int
     kind: str
@@ -201,17 +201,17 @@ class DeltaChanges(ChangeableTable):
             raise commit_in_doubt(self.location, error) from None
         return [file.path for file in written]
 
-    def read_history(self) -> list[_LoggedFile]:
+    def read_history(self) -> list[_LoggedAction]:
         """Return the additions and removals of files that the log still has, the oldest first."""
         infos = sorted(self._log_files(), key=lambda info: info.base_name)
         commits = [info for info in infos if _COMMIT.fullmatch(info.base_name)]
         store = self._source.store
 
-        def read(info: pafs.FileInfo) -> list[_LoggedFile]:
+        def read(info: pafs.FileInfo) -> list[_LoggedAction]:
             version = int(info.base_name.partition(".")[0])
             lines = store.read_whole(info.path, _MAX_COMMIT_BYTES).to_pybytes().splitlines()
             return [
-                _LoggedFile(version, kind, self._path_of(file["path"]), bool(file.get("stats")))
+                _LoggedAction(version, kind, self._path_of(file["path"]), bool(file.get("stats")))
                 for line in lines
                 if line.strip()
                 for kind, file in json.loads(line).items()
@@ -221,7 +221,7 @@ class DeltaChanges(ChangeableTable):
         with thread_pool(store.num_threads) as pool:
             return [*chain(*map_in_order(pool, read, commits, 2 * store.num_threads))]
 
-    def retained_files(self, history: list[_LoggedFile]) -> dict[str, tuple[str, ...]]:
+    def retained_files(self, history: list[_LoggedAction]) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, as far as the log says."""
         first = history[0].version if history else 0
         added = {file.path: file.version for file in history if file.kind == "add"}
@@ -240,12 +240,12 @@ class DeltaChanges(ChangeableTable):
     def _path_of(self, logged: str) -> str:
         return posixpath.join(self._source.root, unquote(logged))
 
-    def logs_of(self, history: list[_LoggedFile], paths: Collection[str]) -> list[str]:
-        """Return the commits that add such files, and the checkpoints from before their removal."""
-        told = (file for file in history if file.kind == "add" and file.has_statistics)
-        commits = dict.fromkeys(file.version for file in told if file.path in paths)
+    def logs_of(self, history: list[_LoggedAction], paths: Collection[str]) -> list[str]:
+        """Return the commits and checkpoints that have statistics of such files."""
+        actions = (action for action in history if action.path in paths)
+        commits = dict.fromkeys(action.version for action in actions if action.has_statistics)
         removals = {file.path: file.version for file in history if file.kind == "remove"}
-        # The log no longer says when the other files were removed.
+        # A checkpoint names files until their removal. The log may no longer say when that was.
         last_removal = max((removals.get(path, int(self.version)) for path in paths), default=0)
         checkpoints = [
             info.path

@@ -35,7 +35,7 @@ class _NamedFile(NamedTuple):
     manifest: str
     snapshot_ids: list[str]
     is_live: bool
-    location: str
+    file: DataFile
 
 
 class IcebergChanges(ChangeableTable):
@@ -73,19 +73,15 @@ class IcebergChanges(ChangeableTable):
         super().use(opened)
         snapshot = self._table.current_snapshot()
         self._files = {
-            self._path(file.file_path): file
-            for _, _, is_live, file in self._entries([] if snapshot is None else [snapshot])
-            if is_live
+            self._path(entry.file.file_path): entry.file
+            for entry in self._named_files([] if snapshot is None else [snapshot])
+            if entry.is_live
         }
 
-    def _entries(
-        self, snapshots: Sequence[Snapshot]
-    ) -> Iterator[tuple[str, list[str], bool, DataFile]]:
-        """Yield the entries of all manifests of snapshots.
+    def _named_files(self, snapshots: Sequence[Snapshot]) -> Iterator[_NamedFile]:
+        """Yield the files that the manifests of snapshots name.
 
-        These are the manifest, the snapshots that name it, whether they have the file, and the
-        file. The scan of pyiceberg would list the files, too, but refuses tables with equality
-        deletes.
+        The scan of pyiceberg would list them, too, but refuses tables with equality deletes.
         """
         from pyiceberg.manifest import ManifestEntryStatus
 
@@ -102,7 +98,9 @@ class IcebergChanges(ChangeableTable):
             for manifest, entries in zip(ids, parts, strict=True):
                 for entry in entries:
                     is_live = entry.status != ManifestEntryStatus.DELETED
-                    yield manifest.manifest_path, ids[manifest], is_live, entry.data_file
+                    yield _NamedFile(
+                        manifest.manifest_path, ids[manifest], is_live, entry.data_file
+                    )
 
     def _path(self, location: str) -> str:
         """Return a location as a path in the file system of the dataset."""
@@ -244,21 +242,18 @@ class IcebergChanges(ChangeableTable):
 
     def read_history(self) -> list[_NamedFile]:
         """Return the files of the manifests of all snapshots."""
-        return [
-            _NamedFile(manifest, ids, is_live, file.file_path)
-            for manifest, ids, is_live, file in self._entries(self._table.metadata.snapshots)
-        ]
+        return list(self._named_files(self._table.metadata.snapshots))
 
     def retained_files(self, history: list[_NamedFile]) -> dict[str, tuple[str, ...]]:
         versions: dict[str, tuple[str, ...]] = {}
-        for file in history:
-            path = self._path(file.location)
-            if file.is_live and path not in self._files:
-                versions[path] = (*versions.get(path, ()), *file.snapshot_ids)
+        for entry in history:
+            path = self._path(entry.file.file_path)
+            if entry.is_live and path not in self._files:
+                versions[path] = (*versions.get(path, ()), *entry.snapshot_ids)
         return versions
 
     def logs_of(self, history: list[_NamedFile], paths: Collection[str]) -> list[str]:
-        manifests = {file.manifest for file in history if self._path(file.location) in paths}
+        manifests = {e.manifest for e in history if self._path(e.file.file_path) in paths}
         return sorted(map(self._path, manifests))
 
     def decoded(self, path: str) -> Iterator[bytes]:
@@ -299,7 +294,7 @@ class IcebergChanges(ChangeableTable):
         return {
             *(snapshot.manifest_list for snapshot in snapshots),
             *(manifest.manifest_path for manifest in manifests),
-            *(file.location for file in history if file.is_live),
+            *(entry.file.file_path for entry in history if entry.is_live),
         }
 
     def _new_data_file(self, file: WrittenFile) -> DataFile:
@@ -340,21 +335,14 @@ class IcebergChanges(ChangeableTable):
 
 @contextmanager
 def _conflicts(location: str) -> Iterator[None]:
-    """Raise `CommitRefused` if the catalog says that another writer came first.
-
-    Raise `SourceError` if it does not say whether the commit was made.
-    """
-    from pyiceberg.exceptions import (
-        CommitFailedException,
-        CommitStateUnknownException,
-        ValidationException,
-    )
+    """Raise `CommitRefused` if another writer came first, or `SourceError` if nobody knows."""
+    from pyiceberg import exceptions
 
     try:
         yield
-    except (CommitFailedException, ValidationException) as error:
+    except (exceptions.CommitFailedException, exceptions.ValidationException) as error:
         raise CommitRefused(str(error)) from None
-    except CommitStateUnknownException as error:
+    except exceptions.CommitStateUnknownException as error:
         raise commit_in_doubt(location, error) from None
 
 

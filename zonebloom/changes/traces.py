@@ -39,9 +39,9 @@ def find_traces(
     filesystem, root = table.opened.source.filesystem, table.opened.source.root
     removed = {file.path for file in receipt.files_removed}
     # A file of a folder has the same path before and after.
-    known = removed.difference(file.path for file in receipt.files_added)
+    named_by_receipt = removed.difference(file.path for file in receipt.files_added)
     if receipt.traces is not None:
-        known |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
+        named_by_receipt |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
     stored = _stored_files(filesystem, root)
     history = table.read_history()
     held_by = table.retained_files(history)
@@ -63,21 +63,21 @@ def find_traces(
             reason += "; no version names it"
         return Trace("file", path, held_by.get(path, ()), reason)
 
-    searched = set(known)
+    to_search = set(named_by_receipt)
     if test is not None:
         all_files = data_files | current | set(held_by)
-        searched |= all_files if is_thorough else all_files - current
+        to_search |= all_files if is_thorough else all_files - current
     with thread_pool(table.opened.source.store.num_threads) as pool:
-        found = [part for part in pool.map(trace, sorted(searched)) if part is not None]
-    holding = known | {part.path for part in found}
-    logs = table.logs_of(history, holding)
+        found = [part for part in pool.map(trace, sorted(to_search)) if part is not None]
+    paths_with_keys = named_by_receipt | {part.path for part in found}
+    logs = table.logs_of(history, paths_with_keys)
     found += [Trace("log", path, (), "it has statistics of such a file") for path in logs]
-    found += _index_traces(table.opened, holding | removed)
+    found += _index_traces(table.opened, paths_with_keys | removed)
     needles = [text.encode() for text in test.texts()] if test and is_thorough else []
     if needles:
         # The values of data files were compared. A key may be part of another value.
-        seen = {part.path for part in found}
-        found += _byte_traces(table, stored - data_files, seen, needles)
+        traced = {part.path for part in found}
+        found += _byte_traces(table, stored - data_files, traced, needles)
     kinds = {part.kind for part in found}
     calls = table.purge_calls() if kinds & {"file", "log"} else ()
     if "index" in kinds:
@@ -108,17 +108,17 @@ def _reason_in_file(source: Source, path: str, fragment: Fragment | None, test: 
 
 
 def _byte_traces(
-    table: ChangeableTable, stored: set[str], seen: set[str], needles: Sequence[bytes]
+    table: ChangeableTable, stored: set[str], traced: set[str], needles: Sequence[bytes]
 ) -> list[Trace]:
     """Return the other files of the table and of the index that have the bytes of a key."""
     catalog = table.opened.catalog
     index_files = _stored_files(catalog.filesystem, catalog.folder)
     traces: list[Trace] = []
-    for path in sorted((stored | index_files) - seen):
+    for path in sorted((stored | index_files) - traced):
         kind = "index" if path in index_files else "log"
         source = catalog if kind == "index" else table.opened.source
         # A segment is traced as a whole.
-        if posixpath.dirname(path) in seen:
+        if posixpath.dirname(path) in traced:
             continue
         try:
             contents = _pieces(source.filesystem, path, max(map(len, needles)))
@@ -164,9 +164,9 @@ def _is_data(path: str, root: str) -> bool:
 def _index_traces(opened: OpenedDataset, paths: Iterable[str]) -> list[Trace]:
     """Return the segments of the index that were built over files that held a key."""
     catalog = opened.catalog
-    source = opened.source
-    has_paths_as_keys = source.path_of("x") == "x"
-    keys = {path if has_paths_as_keys else path.removeprefix(f"{source.root}/") for path in paths}
+    # The keys of files are whole paths, or begin at the root.
+    prefix = f"{opened.source.root}/"
+    keys = {key for path in paths for key in (path, path.removeprefix(prefix))}
     segments: dict[str, set[int]] = {}
     ids: set[int] = set()
     unknown: list[Trace] = []

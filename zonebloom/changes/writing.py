@@ -73,12 +73,10 @@ class WrittenFile:
 
 
 def columns_without_bounds(metadata: pq.FileMetaData) -> set[str]:
-    """Return the paths of the columns that have no bounds in a row group, but values.
-
-    PyArrow writes none if a value is longer than 4,096 bytes.
-    """
+    """Return the paths of columns with a row group that has values, but no bounds of them."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     chunks = (group.column(number) for group in groups for number in range(metadata.num_columns))
+    # PyArrow writes no bounds if a value is longer than 4,096 bytes.
     return {
         chunk.path_in_schema
         for chunk in chunks
