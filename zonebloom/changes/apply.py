@@ -253,9 +253,9 @@ def _with_moved_rows(
         if partition is not None:
             # If several rows have a key, each of them moves.
             own_number = numbers_by_partition.get(partition, -1)
-            is_moved = partition_numbers[part.batch_rows] != own_number
-            moved.append(part.batch_rows[is_moved])
-            part = replace(part, batch_rows=np.where(is_moved, -1, part.batch_rows))
+            is_moved = partition_numbers[part.replacements] != own_number
+            moved.append(part.replacements[is_moved])
+            part = replace(part, replacements=np.where(is_moved, -1, part.replacements))
         kept.append(part)
     moved_rows = np.concatenate(moved)
     if moved_rows.size:

@@ -30,13 +30,13 @@ class FileChange:
     present : PresentFragment
     rows : int64 array, ascending
         The numbers of the rows in the file.
-    batch_rows : int64 array
+    replacements : int64 array
         The row of the batch that replaces each of them, or -1 if the row is removed.
     """
 
     present: PresentFragment
     rows: np.ndarray
-    batch_rows: np.ndarray
+    replacements: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def places_of_keys(
 ) -> tuple[list[FileChange], np.ndarray]:
     """Return the rows with one of some keys, and the numbers of the keys that no row has.
 
-    The key of a row stands in ``batch_rows``.
+    The number of a row's key is that of its replacement.
     """
     located = key_locations(opened, columns[0] if len(columns) == 1 else list(columns), keys)
     table = located.by_key()
@@ -132,7 +132,7 @@ def places_of_filter(opened: OpenedDataset, filter: Any) -> list[FileChange]:
 
 
 def _by_file(
-    files: Iterable[PresentFragment], ids: np.ndarray, rows: np.ndarray, batch_rows: np.ndarray
+    files: Iterable[PresentFragment], ids: np.ndarray, rows: np.ndarray, replacements: np.ndarray
 ) -> list[FileChange]:
     present = {file.fragment_id: file for file in files}
     order = np.lexsort((rows, ids))
@@ -141,6 +141,6 @@ def _by_file(
         raise FragmentChanged("a file changed while its rows were located; call again")
     parts = np.split(order, starts[1:])
     return [
-        FileChange(present[fragment_id], rows[part], batch_rows[part])
+        FileChange(present[fragment_id], rows[part], replacements[part])
         for fragment_id, part in zip(distinct_ids.tolist(), parts, strict=False)
     ]

@@ -218,7 +218,7 @@ def changed_rows(
             yield table
             continue
         places = np.searchsorted(numbers, change.rows[start:stop])
-        batch_rows = change.batch_rows[start:stop]
+        batch_rows = change.replacements[start:stop]
         is_replaced = batch_rows >= 0
         if rows is not None and is_replaced.any():
             table = _replace(table, places[is_replaced], rows, batch_rows[is_replaced])
