@@ -39,11 +39,12 @@ _MIN_GROUP_ROWS = 1 << 17
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
-def load_newest(dataset: OpenDataset, table: ChangeableTable) -> None:
-    """Load the newest version of a table, and open its files."""
+def reopen_newest(dataset: OpenDataset, table: ChangeableTable) -> ChangeableTable:
+    """Load the newest version of a table, and open its files. Return the table."""
     table.load_newest()
     dataset.refresh()
     table.use(dataset.opened)
+    return table
 
 
 def apply_change(dataset: OpenDataset, table: ChangeableTable, change: Change) -> Receipt:
@@ -59,7 +60,7 @@ def apply_change(dataset: OpenDataset, table: ChangeableTable, change: Change) -
     started_at = time.time()
 
     def attempt(number: int) -> Receipt:
-        load_newest(dataset, table)
+        reopen_newest(dataset, table)
         _require_same_columns(dataset.opened.source.schema, change.rows, table.location)
         try:
             work = _plan_work(dataset.opened, table, change)
@@ -147,7 +148,7 @@ def _carry_out(
         paths = table.commit(removed, written, summary)
     except (CommitRefused, ChangeRefused) as error:
         refusal = error
-    load_newest(dataset, table)
+    reopen_newest(dataset, table)
     if refusal is not None:
         named = {file.path for file in dataset.opened.source.fragments}
         # Without new files, nothing tells whether the commit succeeded. Then look again.

@@ -110,6 +110,7 @@ class Trace:
     Attributes
     ----------
     kind : {"file", "log", "index"}
+        A data file, any other file of the table, or a part of the index.
     path : str
     versions : tuple of str
         The versions of the table that still name it.

@@ -165,8 +165,7 @@ def _index_traces(opened: OpenedDataset, paths: Iterable[str]) -> list[Trace]:
     """Return the segments of the index that were built over files that held a key."""
     catalog = opened.catalog
     # The keys of files are whole paths, or begin at the root.
-    prefix = f"{opened.source.root}/"
-    keys = {key for path in paths for key in (path, path.removeprefix(prefix))}
+    keys = {key for path in paths for key in (path, path.removeprefix(f"{opened.source.root}/"))}
     segments: dict[str, set[int]] = {}
     ids: set[int] = set()
     unknown: list[Trace] = []

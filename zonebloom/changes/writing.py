@@ -90,10 +90,7 @@ def options_of_file(
     schema: pa.Schema | None,
     updated_columns: Collection[str],
 ) -> WriterOptions:
-    """Return the options with which a file was written, as far as its footer tells.
-
-    The order of its rows is one of them if it stays true of a file with the given schema.
-    """
+    """Return the options of a file for a new one with a schema, as far as its footer tells."""
     if not metadata.num_row_groups or not metadata.num_columns:
         return WriterOptions()
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]

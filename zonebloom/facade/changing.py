@@ -15,7 +15,7 @@ from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder
 from zonebloom.catalog.model import RETENTION
 from zonebloom.catalog.vacuum import vacuum_catalog
-from zonebloom.changes.apply import apply_change, load_newest
+from zonebloom.changes.apply import apply_change, reopen_newest
 from zonebloom.changes.batch import checked_rows
 from zonebloom.changes.folder import FileLister, FolderChanges
 from zonebloom.changes.key_test import row_test
@@ -66,7 +66,7 @@ def erase(
     if not receipt.is_committed:
         return receipt
     try:
-        table = newest_table(dataset)
+        table = reopen_newest(dataset, changeable_table(dataset))
         test = row_test(dataset.opened, names, keys, filter)
         traces = find_traces(table, receipt, test, is_thorough=False)
     except Exception as error:  # noqa: BLE001 - whatever the log of the table makes a library raise
@@ -91,7 +91,7 @@ def upsert(
     """Update and insert rows; see `Dataset.upsert`."""
     options = _checked_options(plan, commit_properties, progress)
     names = tuple(arguments.require_key_names(on, "on"))
-    table = newest_table(dataset)
+    table = reopen_newest(dataset, changeable_table(dataset))
     updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
     inserts = arguments.require_choice(when_not_matched, "when_not_matched", ("insert", "ignore"))
     for name in names:
@@ -166,7 +166,7 @@ def check_receipt(
             f"the receipt is of {receipt.location}, and the dataset of {table.location}; open the "
             "table of the receipt"
         )
-    load_newest(dataset, table)
+    reopen_newest(dataset, table)
     test = None
     if keys is not None or filter is not None:
         what, unfit = ("keys", filter) if receipt.columns else ("a filter", keys)
@@ -185,7 +185,7 @@ def check_receipt(
     retry_after_conflicts(table.location, lambda number: table.purge())
     if any(trace.kind == "index" for trace in traces.found):
         _rebuild_indices(dataset.opened)
-    load_newest(dataset, table)
+    reopen_newest(dataset, table)
     return find_traces(table, receipt, test, is_thorough=True)
 
 
@@ -196,13 +196,6 @@ def _rebuild_indices(opened: OpenedDataset) -> None:
     indices = [(entry, opened.indexed_columns(entry)) for entry in entries]
     builder.refresh(indices, None, None, damages)
     vacuum_catalog(opened.catalog, timedelta(0))
-
-
-def newest_table(dataset: ChangedDataset) -> ChangeableTable:
-    """Return what changes the files of a dataset, after loading the newest version."""
-    table = changeable_table(dataset)
-    load_newest(dataset, table)
-    return table
 
 
 def changeable_table(dataset: ChangedDataset) -> ChangeableTable:
