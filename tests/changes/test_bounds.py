@@ -46,6 +46,16 @@ def test_a_link_and_its_target_are_erased(tmp_path):
     assert not (tmp_path / "real" / "a.parquet").exists()
 
 
+def test_links_to_the_folder_and_inside_it_are_deleted_with_their_files(tmp_path):
+    lake = tmp_path / "lake"
+    write(lake / "a.parquet", [1, 2])
+    write(lake / "b.parquet", [3, 4])
+    (lake / "c.parquet").symlink_to(lake / "a.parquet")
+    (tmp_path / "link").symlink_to(lake)
+    assert zb.dataset(tmp_path / "link").erase("id", [1, 2]).num_deleted == 4
+    assert os.listdir(lake) == ["b.parquet"]
+
+
 def test_keys_that_can_be_read_once_are_proven(tmp_path):
     write(tmp_path / "x" / "a.parquet", [1, 2, 3])
     ds = zb.dataset(tmp_path / "x")

@@ -183,7 +183,7 @@ class FolderChanges(ChangeableTable):
             for info in self._filesystem.get_file_info(selector):
                 is_left = info.base_name.startswith(_HIDDEN) and info.extension == _EXTENSION
                 if is_left and info.mtime.timestamp() < oldest:
-                    self._filesystem.delete_file(info.path)
+                    self._delete(info.path)
 
     def commit(
         self,
@@ -213,9 +213,15 @@ class FolderChanges(ChangeableTable):
             if fragment.path not in kept:
                 # A link is deleted with its target, which would keep the rows.
                 for path in {self._source.store.resolve(fragment.path), fragment.path}:
-                    self._filesystem.delete_file(path)
+                    self._delete(path)
         published += [self._publish(file) for file in written if file.replaced is None]
         return published
+
+    def _delete(self, path: str) -> None:
+        """Delete a file, unless it is gone."""
+        folder, name = posixpath.split(path)
+        store = self._source.store
+        store.delete_file(posixpath.join(store.resolve(folder), name))
 
     def _publish(self, file: WrittenFile) -> str:
         if file.replaced is None:
