@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import pyarrow.dataset as pads
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pyarrow.parquet.encryption import create_encryption_properties
 
 import zonebloom as zb
@@ -21,6 +23,7 @@ from zonebloom.errors import (
     ChangeRefused,
     ColumnNotFound,
     InvalidArgument,
+    SourceError,
     UnsupportedType,
 )
 
@@ -247,6 +250,34 @@ def test_rows_that_need_new_files_are_refused_where_these_would_not_be_found(tmp
     assert listing(tmp_path) == before
     assert ds.upsert(rows.select(["id", "x"]), on="id", when_not_matched="ignore").num_updated == 1
     assert ds.erase("id", [2]).verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_folder_that_must_not_be_written_is_named(lake):
+    class ReadOnly(LocalFileSystem):
+        def _open(self, path, mode="rb", **options):
+            if mode != "rb":
+                raise PermissionError(errno.EACCES, "no right to write", path)
+            return super()._open(path, mode, **options)
+
+        def rm(self, path, **options):
+            raise PermissionError(errno.EACCES, "no right to delete", path)
+
+    (lake / "1.parquet").write_bytes((lake / "0.parquet").read_bytes())
+    before = listing(lake)
+    ds = zb.dataset(str(lake), filesystem=ReadOnly())
+    for change in (
+        lambda: ds.upsert(rows_with(id=pa.array([1, 2])), on="id"),
+        lambda: ds.upsert(rows_with(), on="id"),
+        lambda: ds.erase("id", [1]),
+    ):
+        with pytest.raises(SourceError, match="get the right to write"):
+            change()
+    assert listing(lake) == before
+    # Without work, nothing is written.
+    assert ds.upsert(rows_with(), on="id", when_not_matched="ignore").num_updated == 0
+    pq.write_table(pa.Table.from_pylist([{**ROW, "id": 50}], SCHEMA), lake / "2.parquet")
+    with pytest.raises(SourceError, match="no right to delete"):
+        ds.erase("id", [50])
 
 
 PART = pa.schema({"p": pa.string()})

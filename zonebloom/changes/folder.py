@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused
+from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused, permission_errors
 from zonebloom.changes.writing import WrittenFile
 from zonebloom.errors import ChangeRefused
 from zonebloom.scan.opened import OpenedDataset
@@ -204,7 +204,11 @@ class FolderChanges(ChangeableTable):
         if is_changed:
             raise CommitRefused(f"another program changed files of {self.location}")
         paths = [fragment.path for fragment in removed] + [file.path for file in written]
-        self._delete_leftovers(set(map(posixpath.dirname, paths)))
+        with permission_errors(self.location):
+            self._delete_leftovers(set(map(posixpath.dirname, paths)))
+            return self._replace(removed, written)
+
+    def _replace(self, removed: Sequence[Fragment], written: Sequence[WrittenFile]) -> list[str]:
         # A row that moves to a new file leaves its old one first: after an interruption in between,
         # the same call inserts it again, and could not tell that a second row is the same one.
         kept = [file.replaced.path for file in written if file.replaced is not None]

@@ -6,7 +6,7 @@ import posixpath
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -59,6 +59,18 @@ def retry_after_conflicts(location: str, attempt: Callable[[int], Result]) -> Re
         f"other writers changed {location} {_MAX_TRIES} times meanwhile; call again when they are "
         "done"
     )
+
+
+@contextmanager
+def permission_errors(location: str) -> Iterator[None]:
+    """Say what to do if the system forbids a change of files."""
+    try:
+        yield
+    except PermissionError as error:
+        raise SourceError(
+            f"cannot change {location}: {error}; get the right to write and delete there, then "
+            "call again"
+        ) from None
 
 
 class ChangeableTable(ABC):
@@ -214,9 +226,10 @@ class ChangeableTable(ABC):
         """Write a file. Return None, and write none, if there are no rows."""
         path = self.new_path(partition, replaced)
         self._new_paths.append(path)
-        if replaced is None:
-            self._source.store.create_folder(posixpath.dirname(path))
-        result = write_parquet(self._filesystem, path, tables, schema, options, report)
+        with permission_errors(self.location):
+            if replaced is None:
+                self._source.store.create_folder(posixpath.dirname(path))
+            result = write_parquet(self._filesystem, path, tables, schema, options, report)
         return result and WrittenFile(path, partition, *result, replaced=replaced)
 
     def delete_new_files(self) -> None:

@@ -29,7 +29,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.base.threads import REMOTE_THREADS, num_cores, thread_pool
-from zonebloom.errors import CatalogError, FragmentUnreadable
+from zonebloom.errors import CatalogError, FragmentUnreadable, SourceError
 from zonebloom.storage.files import (
     UNKNOWN_MTIME,
     FileIdentity,
@@ -476,12 +476,19 @@ class LocalStore(Store):
                 path, mode = self.resolve(folder), fcntl.LOCK_EX
                 # All go from below to above, so they cannot wait for one another in a circle.
                 while path:
-                    # Nobody works in a folder that he cannot read.
-                    with contextlib.suppress(FileNotFoundError, PermissionError):
+                    try:
                         handle = os.open(path, os.O_RDONLY)
                         stack.callback(os.close, handle)
                         # The system gives the lock back when the process ends.
                         fcntl.flock(handle, mode)
+                    except OSError as error:
+                        # A folder above that cannot be read or locked cannot be changed either.
+                        is_out_of_reach = isinstance(error, FileNotFoundError | PermissionError)
+                        if mode == fcntl.LOCK_EX and not is_out_of_reach:
+                            raise SourceError(
+                                f"cannot lock {path}: {error}; move the folder to a file system "
+                                "that locks folders"
+                            ) from None
                     above = posixpath.dirname(path)
                     path, mode = "" if above == path else above, fcntl.LOCK_SH
             yield
