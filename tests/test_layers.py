@@ -90,8 +90,8 @@ IMPORTERS = {
     "obstore": ["storage.object_store"],
     "pyiceberg": ["sources/", "changes.iceberg"],
     "pyarrow.orc": [],
-    "pyarrow.csv": ["cli.output", "cli.flights_and_places", "sources.given_files"],
-    "pyarrow.json": ["cli.flights_and_places"],
+    "pyarrow.csv": ["cli.output", "sources.given_files"],
+    "pyarrow.json": [],
     "pyarrow.feather": [],
     # The command line only writes files.
     "pyarrow.parquet": [
@@ -99,7 +99,6 @@ IMPORTERS = {
         "sources/",
         "changes/",
         "cli.demo",
-        "cli.flights_and_places",
         "cli.output",
     ],
 }

@@ -53,9 +53,9 @@ def test_a_notebook_prints_its_committed_output(path, tmp_path):
     client = nbclient.NotebookClient(
         executed, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
     )
-    client.execute(
-        env={**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
-    )
+    # Jupyter starts a notebook in its folder, from which it imports.
+    paths = f"{ROOT}{os.pathsep}{path.parent}"
+    client.execute(env={**os.environ, "PYTHONPATH": paths, "IPYTHONDIR": str(tmp_path / "ipython")})
     assert not (tmp_path / "data").exists(), "the notebook does not delete its data"
     if WRITE:
         for cell in executed.cells:
