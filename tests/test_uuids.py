@@ -111,6 +111,25 @@ def test_uuids_are_keys_in_each_form(ds: zb.Dataset) -> None:
         assert len(ds.files_with_keys("u", keys)) == 1
 
 
+def test_expressions_of_pyarrow_compare_uuids_by_their_bytes(ds: zb.Dataset) -> None:
+    column, key = pc.field("u"), pa.scalar(KEY.bytes, pa.uuid())
+    nulls = [row for row, value in enumerate(IDS) if value is None]
+    others = [row for row in range(ROWS) if row not in {*rows_of(KEY), *nulls}]
+    greater = [row for row in others if IDS[row] > KEY]
+    for filter, expected in (
+        *((column == spelling, rows_of(KEY)) for spelling in (KEY, KEY.bytes, key)),
+        (column != KEY.bytes, others),
+        (~(column == KEY.bytes), others),
+        (column > KEY.bytes, greater),
+        (column > KEY.bytes[:4], sorted([*greater, *rows_of(KEY)])),
+        (column.isin([KEY.bytes, OTHER.bytes, ABSENT.bytes]), rows_of(KEY, OTHER)),
+        (column.isin([KEY.bytes, None]), sorted([*rows_of(KEY), *nulls])),
+        ((column == KEY.bytes) & (pc.field("row") < 0), []),
+        ([("u", "in", [KEY, OTHER])], rows_of(KEY, OTHER)),
+    ):
+        assert ds.to_table(["row"], filter)["row"].to_pylist() == expected, filter
+
+
 def test_polars_compares_uuids_by_their_bytes(ds: zb.Dataset) -> None:
     """The type of Polars is binary. A comparison with text is refused, and not empty."""
     frame, column = ds.to_polars(), pl.col("u")

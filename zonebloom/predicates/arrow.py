@@ -49,7 +49,7 @@ from zonebloom.predicates.sql_literals import refuse_uuid_text
 from zonebloom.predicates.text_requirements import like_tokens, require_call, require_like
 from zonebloom.values.columns import find_leaf_type, resolve_type
 from zonebloom.values.literal import Unanswerable
-from zonebloom.values.normal_types import innermost_types
+from zonebloom.values.normal_types import decoded_type, innermost_types
 from zonebloom.values.types import (
     TIME_ZONE_ADVICE,
     family,
@@ -128,8 +128,8 @@ class _ArrowTranslator:
             self._expression = plain_expression
             self._serialized = read_expression(plain_expression)
         self._nodes = parse_entries(self._serialized.entries)
-        # The nodes that compare int64 with uint64, with predicates for exactly the same rows.
-        self._mixed_nodes: list[tuple[ExpressionNode, ast.Predicate]] = []
+        # The nodes that PyArrow refuses, with predicates for exactly the same rows.
+        self._refused_nodes: list[tuple[ExpressionNode, ast.Predicate]] = []
         for node in self._nodes:
             self._set_meaning(node)
         self.predicate = ast.simplify(self._as_condition(self._nodes[-1]))
@@ -240,14 +240,15 @@ class _ArrowTranslator:
             raise Unanswerable("the order of NaN depends on the engine")
         else:
             predicate = ast.Compares(column.path, operator, value)  # pyright: ignore[reportArgumentType]
-        self._note_mixed_signs(node, predicate, column.type, value.type)
+        self._note_refused(node, predicate, column.type, value.type)
         return predicate
 
-    def _note_mixed_signs(
+    def _note_refused(
         self, node: ExpressionNode, exact: ast.Predicate, column: pa.DataType, value: pa.DataType
     ) -> None:
-        if column != value and {column, value} == _INT64_TYPES:
-            self._mixed_nodes.append((node, exact))
+        is_uuid = isinstance(decoded_type(column), pa.UuidType)
+        if is_uuid or (column != value and {column, value} == _INT64_TYPES):
+            self._refused_nodes.append((node, exact))
 
     def _translate_is_in(self, node: ExpressionNode) -> ast.Predicate:
         if len(node.args) != 1 or self._option(node, "_type_name") != b"SetLookupOptions":
@@ -268,11 +269,11 @@ class _ArrowTranslator:
                 raise Unanswerable(f"looking {column.type} up in a set of {values.type} may round")
         predicate = ast.IsIn(column.path, values, null_matches)
         if null_matches:
-            self._note_mixed_signs(node, predicate, column.type, values.type)
+            self._note_refused(node, predicate, column.type, values.type)
         elif null_matching in (0, 1):
             # PyArrow's is_in returns false for null.
             is_in = ast.And((predicate, ast.Not(ast.IsNull(column.path))))
-            self._note_mixed_signs(node, is_in, column.type, values.type)
+            self._note_refused(node, is_in, column.type, values.type)
         return predicate
 
     def _translate_is_null(self, node: ExpressionNode) -> ast.Predicate:
@@ -319,17 +320,18 @@ class _ArrowTranslator:
         return ast.Unknown(ast.shorten(text), reason, expression=expression, requires=requires)
 
     def row_filter(self) -> pc.Expression:
-        """Return the expression, with other comparisons of int64 with uint64.
+        """Return the expression, with other comparisons of UUIDs, and of int64 with uint64.
 
-        PyArrow casts uint64 to int64 to compare the two, which fails from 2**63 on. The result is
-        true, false and null for the same rows.
+        PyArrow has no comparison of UUIDs, so their bytes are compared. It casts uint64 to int64 to
+        compare the two, which fails from 2**63 on. The result is true, false and null for the same
+        rows.
         """
-        if not self._mixed_nodes:
+        if not self._refused_nodes:
             require_bounded_depth(self._serialized.entries)
             return self._expression
         replacements = [
             (node, expression_from_predicate(predicate, self._schema, exact=True))
-            for node, predicate in self._mixed_nodes
+            for node, predicate in self._refused_nodes
         ]
         return subexpression(self._serialized, self._nodes[-1], replacements)
 
