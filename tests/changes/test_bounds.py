@@ -8,8 +8,10 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
+from fsspec.implementations.local import LocalFileSystem
 
 import zonebloom as zb
+from zonebloom.changes.folder import FolderChanges
 from zonebloom.changes.key_test import KeyTest
 
 
@@ -54,6 +56,23 @@ def test_links_to_the_folder_and_inside_it_are_deleted_with_their_files(tmp_path
     (tmp_path / "link").symlink_to(lake)
     assert zb.dataset(tmp_path / "link").erase("id", [1, 2]).num_deleted == 4
     assert os.listdir(lake) == ["b.parquet"]
+
+
+def test_a_file_is_closed_before_it_is_replaced(tmp_path):
+    files = []
+
+    class Recording(LocalFileSystem):
+        def _open(self, *arguments, **options):
+            files.append(super()._open(*arguments, **options))
+            return files[-1]
+
+    write(tmp_path / "a.parquet", [1, 2])
+    ds = zb.dataset(str(tmp_path), filesystem=Recording())
+    table = FolderChanges(ds.opened, None)
+    files.clear()
+    _, batches = table.rows_of(ds.opened.source.fragments[0], [])
+    assert [rows["id"].to_pylist() for _, rows in batches] == [[1, 2]]
+    assert [file.closed for file in files] == [True]
 
 
 def test_keys_that_can_be_read_once_are_proven(tmp_path):

@@ -125,7 +125,8 @@ class FolderChanges(ChangeableTable):
         Columns that are updated have the types of the dataset, whatever the file has.
         """
         with file_errors(fragment.path, parquet_in=self._filesystem):
-            file = pq.ParquetFile(self._filesystem.open_input_file(fragment.path))
+            # ParquetFile closes a file only if it opened it.
+            file = pq.ParquetFile(fragment.path, filesystem=self._filesystem)
         schema = file.schema_arrow
         for name in set(updated_columns).difference(self.partition_columns):
             field, number = self._source.schema.field(name), schema.get_field_index(name)
