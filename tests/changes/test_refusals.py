@@ -7,6 +7,8 @@ import errno
 import json
 import math
 import re
+import sys
+import traceback
 from decimal import Decimal
 from pathlib import Path
 
@@ -278,6 +280,15 @@ def test_a_folder_that_must_not_be_written_is_named(lake):
     pq.write_table(pa.Table.from_pylist([{**ROW, "id": 50}], SCHEMA), lake / "2.parquet")
     with pytest.raises(SourceError, match="no right to delete"):
         ds.erase("id", [50])
+
+
+def test_errors_do_not_speak_of_locks_that_the_system_lacks(lake, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    ds = zb.dataset(lake)
+    assert ds.erase("id", [1]).num_deleted == 1
+    with pytest.raises(ChangeRefused, match="no row") as refusal:
+        ds.erase("id", range(10))
+    assert "fcntl" not in "".join(traceback.format_exception(refusal.value))
 
 
 PART = pa.schema({"p": pa.string()})
