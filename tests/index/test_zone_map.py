@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import glob
 import math
+import operator
 
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -309,3 +311,16 @@ def test_a_zone_with_more_rows_than_a_file_is_damage():
         writer.write_table(table.cast(with_format_version(schema)))
     with pytest.raises(errors.CorruptIndex, match="more rows than a file"):
         read_zone_map(sink.getvalue(), "ranges.arrow")
+
+
+@pytest.mark.parametrize("literal", [-0.5, 4.5, 5.0, 5.5, 9.5])
+@pytest.mark.parametrize("compare", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_literals_between_the_values_of_a_column_lose_no_zone(compare, literal):
+    """Each zone has one value, so a wrong bound loses a zone or keeps one more."""
+    values = np.repeat(np.arange(10), ITEMS)
+    ds = zb.dataset(pa.table({"x": values}))
+    ds.create_scalar_index("x", "ZONEMAP", number_of_items=ITEMS, spark=False)
+    expected = [value for value in values.tolist() if compare(value, literal)]
+    filter = compare(pc.field("x"), literal)
+    assert ds.to_table(filter=filter)["x"].to_pylist() == expected
+    assert len(ds.search(filter).at_most) == len(expected)
