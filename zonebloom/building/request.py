@@ -90,7 +90,7 @@ class IndexSpec:
 
     @property
     def hashes_values(self) -> bool:
-        """Whether the index holds the hash of the value of each row."""
+        """Return whether the index holds the hash of the value of each row."""
         return self.rule == VALUES and not index_kind(self.kind).takes_values
 
     def parts(self, arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:
@@ -232,9 +232,9 @@ class IndexRequest:
         """Return the rule of the keys of an index, and the columns that it reads."""
         if isinstance(target, tuple):
             columns = [opened.column(name, of_any_type=True) for name in target]
-            others = [column.path for column in columns[1:]]
-            fields = list(map(opened.source.field_of, others))
-            rule: KeyRule = TupleRule(tuple(others), tuple(fields))
+            later_paths = [column.path for column in columns[1:]]
+            fields = list(map(opened.source.field_of, later_paths))
+            rule: KeyRule = TupleRule(tuple(later_paths), tuple(fields))
         elif self.tokens is not None:
             columns = [opened.column(target, of_any_type=True)]
             rule = TokenRule(self.tokens, self.lower)

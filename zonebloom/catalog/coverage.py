@@ -97,8 +97,8 @@ class KnownFiles:
     def of(cls, fragments: Sequence[Fragment], entries: FragmentTable) -> KnownFiles:
         if isinstance(fragments, FragmentColumns):
             compute: Any = pc
-            found = compute.index_in(fragments.keys, value_set=entries.texts("key"))
-            return cls(fragments, entries, to_numpy(found.fill_null(_NO_ROW)).astype(np.int64))
+            positions = compute.index_in(fragments.keys, value_set=entries.texts("key"))
+            return cls(fragments, entries, to_numpy(positions.fill_null(_NO_ROW)).astype(np.int64))
         rows = [entries.rows.get(fragment.key, _NO_ROW) for fragment in fragments]
         return cls(fragments, entries, np.array(rows, np.int64))
 

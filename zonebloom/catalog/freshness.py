@@ -153,16 +153,16 @@ def are_unchanged(
     store: Store, paths: Sequence[str], entries: Sequence[KnownFragment]
 ) -> list[bool | None]:
     """Return whether each of some indexed files is unchanged, or None if it is missing."""
-    found = store.identities(paths)
-    numbers = [number for number, identity in enumerate(found) if identity is not None]
+    identities = store.identities(paths)
+    numbers = [number for number, identity in enumerate(identities) if identity is not None]
     table = FragmentTable([pa.table(columns_of_fragments(entries), schema=LISTING_SCHEMA)])
     times = last_known_unchanged(
         table,
         np.array(numbers, np.int64),
-        FileStates.of_identities([found[number] for number in numbers]),
+        FileStates.of_identities([identities[number] for number in numbers]),
         lambda number: paths[numbers[number]],
     )
-    results: list[bool | None] = [None] * len(found)
+    results: list[bool | None] = [None] * len(identities)
     for number, seen_at in zip(numbers, times.tolist(), strict=True):
         results[number] = seen_at != CHANGED
     return results

@@ -178,10 +178,12 @@ def _verified(
     num_rows = num_found = 0
     try:
         present = {file.fragment.path for file in table.snapshot.fragments}
-        left = [file.path for file in removed if file.path in present.difference(new_paths)]
-        problems += [f"{path} is still one of the table's files" for path in left[:1]]
-        gone = [path for path in new_paths if path not in present]
-        problems += [f"{path} is not one of the table's files" for path in gone[:1]]
+        remaining_paths = [
+            file.path for file in removed if file.path in present.difference(new_paths)
+        ]
+        problems += [f"{path} is still one of the table's files" for path in remaining_paths[:1]]
+        missing_paths = [path for path in new_paths if path not in present]
+        problems += [f"{path} is not one of the table's files" for path in missing_paths[:1]]
         # All files are read by one scan, because each scan looks at every file of the table.
         opened = table.opened.restricted(present.intersection(new_paths))
         scan = plan_scan(opened, work.test.columns, (None,), use_scalar_index=False)
@@ -240,14 +242,14 @@ def _with_moved_rows(
     if not changes or set(columns).isdisjoint(change.updated_columns):
         return changes, _NO_ROWS
     assert change.rows is not None
-    given = [*change.columns, *change.updated_columns]
-    _require_columns(given, columns, "change their partition", "; give all columns")
+    given_columns = [*change.columns, *change.updated_columns]
+    _require_columns(given_columns, columns, "change their partition", "; give all columns")
     partition_numbers = np.zeros(change.rows.num_rows, dtype=np.int64)
     numbers_by_partition = {}
     for number, (partition, numbers) in enumerate(table.partitions(change.rows)):
         numbers_by_partition[partition] = number
         partition_numbers[numbers] = number
-    kept: list[FileChange] = []
+    changes_in_place: list[FileChange] = []
     moved = [_NO_ROWS]
     for part in changes:
         partition = table.partition_of(part.present.fragment)
@@ -257,12 +259,12 @@ def _with_moved_rows(
             is_moved = partition_numbers[part.replacements] != own_number
             moved.append(part.replacements[is_moved])
             part = replace(part, replacements=np.where(is_moved, -1, part.replacements))
-        kept.append(part)
+        changes_in_place.append(part)
     moved_rows = np.concatenate(moved)
     if moved_rows.size:
         names = table.opened.source.schema.names
-        _require_columns(given, names, "move to another partition", "; give all columns")
-    return kept, moved_rows
+        _require_columns(given_columns, names, "move to another partition", "; give all columns")
+    return changes_in_place, moved_rows
 
 
 def _require_columns(given: Iterable[str], needed: Iterable[str], reason: str, advice: str) -> None:
@@ -286,8 +288,8 @@ def _write_all(
         partition = table.partition_of(fragment)
         if partition is None:
             schema = table.opened.source.schema
-            kept = pa.concat_tables([schema.empty_table(), *(t.cast(schema) for t in tables)])
-            return _write_new_files(table, kept, np.arange(kept.num_rows), options, report)
+            rows = pa.concat_tables([schema.empty_table(), *(t.cast(schema) for t in tables)])
+            return _write_new_files(table, rows, np.arange(rows.num_rows), options, report)
         file = table.write(partition, fragment, tables, file_schema, options, report)
         return [] if file is None else [file]
 

@@ -171,17 +171,17 @@ class DeltaChanges(ChangeableTable):
                 key_below(file.path, self._source.root),
                 file.num_bytes,
                 values(file.partition),
-                now,
-                True,
-                self._statistics(file.metadata),
+                modification_time=now,
+                data_change=True,
+                stats=self._statistics(file.metadata),
             )
             for file in written
         ]
         actions += [
             RemoveAction(
                 self._logged_path(fragment),
-                True,
-                now,
+                data_change=True,
+                deletion_timestamp=now,
                 partition_values=values(self.partition_of(fragment)),
             )
             for fragment in removed

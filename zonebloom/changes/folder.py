@@ -212,10 +212,10 @@ class FolderChanges(ChangeableTable):
     def _replace(self, removed: Sequence[Fragment], written: Sequence[WrittenFile]) -> list[str]:
         # A row that moves to a new file leaves its old one first: after an interruption in between,
         # the same call inserts it again, and could not tell that a second row is the same one.
-        kept = [file.replaced.path for file in written if file.replaced is not None]
+        replaced_paths = [file.replaced.path for file in written if file.replaced is not None]
         published = [self._publish(file) for file in written if file.replaced is not None]
         for fragment in removed:
-            if fragment.path not in kept:
+            if fragment.path not in replaced_paths:
                 # A link is deleted with its target, which would keep the rows.
                 for path in {self._source.store.resolve(fragment.path), fragment.path}:
                     self._delete(path)
@@ -249,8 +249,8 @@ def _is_plain_hive(partitioning: Any) -> bool:
         return True
     import pyarrow.dataset as pads
 
-    # What PyArrow would still have to infer does not tell its options. A value that a given
-    # dictionary lacks could not be read, but such partitionings are not equal.
+    # A factory, which infers types from the paths, does not tell its options. A partitioning with
+    # dictionaries is not equal either, so it is refused: it could not read a value that these lack.
     return isinstance(partitioning, pads.Partitioning) and partitioning == pads.HivePartitioning(
         partitioning.schema
     )

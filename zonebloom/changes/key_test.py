@@ -85,8 +85,8 @@ class KeyTest:
             keys = pc.SetLookupOptions(self.keys.column(0).combine_chunks())
             is_key = pc.call_function("is_in", [columns[0]], keys)
             return int(np.count_nonzero(to_numpy(is_key)))
-        held = pa.table(columns, names)
-        return held.join(self.keys, names, join_type="left semi").num_rows
+        row_keys = pa.table(columns, names)
+        return row_keys.join(self.keys, names, join_type="left semi").num_rows
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ def row_test(opened: OpenedDataset, columns: Sequence[str], keys: Any, filter: A
         row_filter, _ = opened.translate([filter])
         assert row_filter is not None
         return FilterTest(str(filter), row_filter, opened.source.schema)
-    given = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
+    arrays_of_keys = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
     stored, positions = [], None
-    for name, values in zip(columns, given, strict=True):
+    for name, values in zip(columns, arrays_of_keys, strict=True):
         column = opened.key_column(name)
         array = normalized_values(checked_keys(values, column.name, column.type))
         require_no_nulls(array, name, f'or give erase(filter="{name} IS NULL")')

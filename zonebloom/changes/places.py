@@ -114,9 +114,9 @@ def places_of_keys(
     """
     located = key_locations(opened, columns[0] if len(columns) == 1 else list(columns), keys)
     table = located.by_key()
-    found = table.filter(table.column("row").is_valid())
-    ids = found.column("fragment_id").to_numpy().astype(np.int64)
-    rows, key_index = (found.column(name).to_numpy() for name in ("row", "key_index"))
+    row_table = table.filter(table.column("row").is_valid())
+    ids = row_table.column("fragment_id").to_numpy().astype(np.int64)
+    rows, key_index = (row_table.column(name).to_numpy() for name in ("row", "key_index"))
     missing = table.filter(table.column("row").is_null()).column("key_index").to_numpy()
     return _by_file(located.present, ids, rows, key_index), np.unique(missing)
 

@@ -122,7 +122,7 @@ class ChangeableTable(ABC):
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         """Raise `ChangeRefused` if the table does not allow these changes."""
 
-    def require_new_files(self, *, loses_rows: bool) -> None:  # noqa: B027 - tables take any
+    def require_new_files(self, *, loses_rows: bool) -> None:  # noqa: B027 - Delta and Iceberg take any
         """Raise `ChangeRefused` if the table cannot take files with new rows.
 
         If rows move and none are inserted, a repeated call would not bring back a row that left

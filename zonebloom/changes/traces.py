@@ -68,21 +68,21 @@ def find_traces(
         all_files = data_files | current | set(held_by)
         to_search |= all_files if is_thorough else all_files - current
     with thread_pool(table.opened.source.store.num_threads) as pool:
-        found = [part for part in pool.map(trace, sorted(to_search)) if part is not None]
-    paths_with_keys = named_by_receipt | {part.path for part in found}
+        traces = [part for part in pool.map(trace, sorted(to_search)) if part is not None]
+    paths_with_keys = named_by_receipt | {part.path for part in traces}
     logs = table.logs_of(history, paths_with_keys)
-    found += [Trace("log", path, (), "it has statistics of such a file") for path in logs]
-    found += _index_traces(table.opened, paths_with_keys | removed)
+    traces += [Trace("log", path, (), "it has statistics of such a file") for path in logs]
+    traces += _index_traces(table.opened, paths_with_keys | removed)
     needles = [text.encode() for text in test.texts()] if test and is_thorough else []
     if needles:
         # The values of data files were compared. A key may be part of another value.
-        traced = {part.path for part in found}
-        found += _byte_traces(table, stored - data_files, traced, needles)
-    kinds = {part.kind for part in found}
+        traced = {part.path for part in traces}
+        traces += _byte_traces(table, stored - data_files, traced, needles)
+    kinds = {part.kind for part in traces}
     calls = table.purge_calls() if kinds & {"file", "log"} else ()
     if "index" in kinds:
         calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")
-    return Traces(tuple(found), calls, test is not None and is_thorough)
+    return Traces(tuple(traces), calls, test is not None and is_thorough)
 
 
 def _reason_in_file(source: Source, path: str, fragment: Fragment | None, test: RowTest) -> str:

@@ -148,7 +148,7 @@ def questions(ids: list[str]) -> list[Question]:
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """How a question was answered: seconds by engine, and whether all found the same orders."""
+    """The answer to a question: the seconds of each engine, and if all found the same orders."""
 
     question: str
     filter: str
@@ -225,11 +225,11 @@ def _scans(folder: str) -> Iterator[tuple[str, Callable[[str], Any]]]:
 
 def change_orders(ds: Dataset, ids: list[str]) -> list[Any]:
     """Update an order and insert one, then erase a customer. Return the receipts."""
-    new = make_orders(NUM_FILES, num_rows=1)
-    known = ds.lookup("order_id", ids[20:21]).select(new.column_names)
-    changed = known.set_column(4, "status", array_of(["returned"], pa.string()))
-    receipt = ds.upsert(pa.concat_tables([changed, new]), on="order_id")
-    return [receipt, ds.erase("customer", known["customer"])]
+    extra_order = make_orders(NUM_FILES, num_rows=1)
+    old_order = ds.lookup("order_id", ids[20:21]).select(extra_order.column_names)
+    changed_order = old_order.set_column(4, "status", array_of(["returned"], pa.string()))
+    receipt = ds.upsert(pa.concat_tables([changed_order, extra_order]), on="order_id")
+    return [receipt, ds.erase("customer", old_order["customer"])]
 
 
 def next_commands(folder: str, ids: list[str]) -> list[str]:

@@ -61,7 +61,7 @@ class CommandAnswer:
     content: str | pa.Table
     # How these rows are shown as text.
     format_rows: Callable[[pa.Table, int | None], str] = rows_text
-    # Whether a terminal shows all of these rows, and not only the first ones.
+    # The user limited the rows, so a terminal shows all of them. Otherwise it shows the first.
     has_limit: bool = True
     # The number of all rows, if `content` has only the first of them.
     num_rows: int = 0

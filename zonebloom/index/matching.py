@@ -76,7 +76,7 @@ class LoadedIndex:
 
     @property
     def has_round_trips(self) -> bool:
-        """Whether files of the index, and usually of the data, are on a server."""
+        """Return whether files of the index, and usually of the data, are on a server."""
         return self._catalog.store.has_round_trips
 
     @cached_property
@@ -91,7 +91,7 @@ class LoadedIndex:
 
     @property
     def hashes_values(self) -> bool:
-        """Whether the hash of a value of the column can be looked up."""
+        """Return whether the hash of a value of the column can be looked up."""
         return self.rule == VALUES and not (self._kind is not None and self._kind.takes_values)
 
     def question(self, leaf: LeafPredicate, column_types: Sequence[pa.DataType]) -> Question | str:

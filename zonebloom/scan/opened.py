@@ -26,6 +26,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     ColumnNotFound,
     EncryptedIndex,
+    FilterError,
     FragmentUnreadable,
     IndexNotFound,
     InvalidArgument,
@@ -56,7 +57,7 @@ from zonebloom.scan.recheck import is_key_test
 from zonebloom.scan.search import Search, preferred_index, search_indices
 from zonebloom.snapshot import Snapshot, UnindexedFiles
 from zonebloom.sources.column_batches import Column
-from zonebloom.sources.discovery import partition_advice
+from zonebloom.sources.discovery import add_partition_advice
 from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import FileIdentity
@@ -479,18 +480,19 @@ class OpenedDataset:
         if len(filters) > 1:
             return join_filters([self.translate([part], is_applied=is_applied) for part in filters])
         (filter,) = filters
-        with partition_advice(self.source, filter):
+        try:
             expression, predicate = translate_filter(filter, self.source.schema)
-            if not isinstance(filter, str) and is_key_test(
-                expression, predicate, self.source.schema
-            ):
+            is_sql = isinstance(filter, str)
+            if not is_sql and is_key_test(expression, predicate, self.source.schema):
                 # PyArrow can apply it to any row, and the check would hash all keys of a list.
                 return expression, predicate
             # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
             is_key_search = isinstance(predicate, Equals | IsIn)
-            if not isinstance(filter, str) or (not is_key_search and unknowns(predicate)):
-                is_applied = is_applied or isinstance(filter, str)
-                self.binding.check_filter(expression, is_applied=is_applied)
+            if not is_sql or (not is_key_search and unknowns(predicate)):
+                self.binding.check_filter(expression, is_applied=is_applied or is_sql)
+        except FilterError as error:
+            add_partition_advice(error, self.source, filter)
+            raise
         return expression, predicate
 
 

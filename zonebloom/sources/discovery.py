@@ -359,25 +359,20 @@ def _type_of_texts(texts: Collection[str]) -> pa.DataType:
     return pa.string()
 
 
-@contextmanager
-def partition_advice(source: Source, filter: Any) -> Iterator[None]:
+def add_partition_advice(error: FilterError, source: Source, filter: Any) -> None:
     """Say in a refusal of a filter if it names a partition column of dates or integers as text."""
-    try:
-        yield
-    except FilterError as error:
-        # A table has its own types.
-        names = set[str]() if source.is_table_snapshot else source.partition_columns()
-        for name in sorted(names):
-            values = {source.constants(fragment).get(name) for fragment in source.fragments}
-            texts = {value for value in values if isinstance(value, str)}
-            inferred = _type_of_texts(texts)
-            if inferred != pa.string() and re.search(rf"\b{re.escape(name)}\b", str(filter)):
-                error.args = (
-                    f"{error}\nColumn {name!r} is text in the paths; open the dataset with "
-                    f'partitioning="infer" (commands take --partitioning infer) to read it as '
-                    f"{inferred}",
-                )
-        raise
+    # A table has its own types.
+    names = set[str]() if source.is_table_snapshot else source.partition_columns()
+    for name in sorted(names):
+        values = {source.constants(fragment).get(name) for fragment in source.fragments}
+        texts = {value for value in values if isinstance(value, str)}
+        inferred = _type_of_texts(texts)
+        if inferred != pa.string() and re.search(rf"\b{re.escape(name)}\b", str(filter)):
+            error.args = (
+                f"{error}\nColumn {name!r} is text in the paths; open the dataset with "
+                f'partitioning="infer" (commands take --partitioning infer) to read it as '
+                f"{inferred}",
+            )
 
 
 def _is_name(filesystem: pafs.FileSystem, path: str) -> bool:

@@ -38,7 +38,7 @@ _REMOTE_INDEX_GAP = 256 << 10
 # Most systems let a process open 1,024 files, and some 256.
 _MAX_OPEN_FILES = 128
 
-# Where the system cannot read at a position, as on Windows, a read moves that of the handle.
+# Windows cannot read at a position. There, a read moves the position of the handle.
 _HAS_PREAD = hasattr(os, "pread")
 _POSITION_LOCK = threading.Lock()
 # These are None where the operating system takes no such advice.
