@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import THOROUGH
 from hypothesis import settings
+from support.helpers import THOROUGH
 
 import zonebloom
 from bench.spark_session import spark_session
@@ -169,10 +169,10 @@ def uses_session(path: str) -> bool:
 def spark():
     """Return the Spark session of the process. Tests must not stop it, because all share it."""
     with pytest.MonkeyPatch.context() as patch:
-        # Workers import `warm_daemon` from this folder.
+        # Workers import `support.warm_daemon` from this folder.
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         session = spark_session("local[2]", "zonebloom-tests")
-    session._jsc.sc().conf().set("spark.python.daemon.module", "warm_daemon")
+    session._jsc.sc().conf().set("spark.python.daemon.module", "support.warm_daemon")
     # Tables are small here, so most of the default number of partitions would be empty.
     session.conf.set("spark.sql.shuffle.partitions", 4)
     yield session

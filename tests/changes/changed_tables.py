@@ -22,7 +22,7 @@ from deltalake.schema import Field, PrimitiveType
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.types import StringType
-from storage.iceberg_by_hand import delete_equal, delete_positions
+from support.iceberg_by_hand import delete_equal, delete_positions
 
 SCHEMA = pa.schema(
     {

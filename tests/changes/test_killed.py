@@ -6,7 +6,7 @@ import os
 import random
 
 import pytest
-from helpers import THOROUGH
+from support.helpers import THOROUGH
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")

@@ -21,7 +21,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 from changes.changed_tables import KINDS, ChangedTable, comparable
-from seams import replace_function
+from support.seams import replace_function
 
 # Distinct parts, so that no page of one key compresses to a copy of another.
 SECRETS = ["Quentin-Zweig-71", "Ottilie-Kvapil-04"]

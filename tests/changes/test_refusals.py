@@ -383,7 +383,7 @@ REFUSED_DELTA = {
 @pytest.mark.parametrize("case", REFUSED_DELTA)
 def test_delta_tables_that_need_more_than_files_are_refused(tmp_path, case):
     deltalake = pytest.importorskip("deltalake")
-    from storage.delta_by_hand import add, commit, metadata
+    from support.delta_by_hand import add, commit, metadata
 
     configuration, fields, features, message = REFUSED_DELTA[case]
     path = tmp_path / "table"
@@ -405,7 +405,7 @@ def test_delta_tables_that_need_more_than_files_are_refused(tmp_path, case):
 
 def test_mapped_columns_and_touched_deletion_vectors_of_delta_are_refused(tmp_path):
     deltalake = pytest.importorskip("deltalake")
-    from storage.delta_by_hand import (
+    from support.delta_by_hand import (
         MappedTable,
         add,
         commit,

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from seams import replace_function
+from support.seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import ChangeRefused, InvalidArgument, SourceError, StaleIndexWarning
@@ -301,7 +301,7 @@ def test_a_stale_dataset_knows_renamed_columns(tmp_path):
 @pytest.mark.parametrize("way", ["position", "equality", "append"])
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 def test_what_others_commit_to_an_iceberg_table_meanwhile_is_kept(tmp_path, way, isolation):
-    from storage.iceberg_by_hand import delete_equal, delete_positions
+    from support.iceberg_by_hand import delete_equal, delete_positions
 
     rows = pa.table({"id": range(20), "x": ["old"] * 20})
     table, load = iceberg_table(tmp_path, rows)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import FIXED_TYPES, PLAIN_TYPES, sample
+from support.helpers import FIXED_TYPES, PLAIN_TYPES, sample
 
 import zonebloom as zb
 from zonebloom.scan.recheck import gather

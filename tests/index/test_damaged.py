@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
+from support.helpers import index_folder
 
 import zonebloom as zb
 from zonebloom.errors import ZoneBloomWarning

@@ -16,8 +16,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from helpers import THOROUGH, index_folder, rewrite_document
-from seams import set_constant
+from support.helpers import THOROUGH, index_folder, rewrite_document
+from support.seams import set_constant
 
 import zonebloom as zb
 from zonebloom.catalog.version_log import decode_document, encode_document

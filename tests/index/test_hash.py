@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-from helpers import cases, without_thread, xxh64
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seams import replace_function, set_constant
+from support.helpers import cases, without_thread, xxh64
+from support.seams import replace_function, set_constant
 
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.hash import pairs, plan, table, writer

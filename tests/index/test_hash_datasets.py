@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
-from seams import replace_function, set_constant
+from support.helpers import index_folder
+from support.seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors

@@ -1,6 +1,6 @@
 """The file of a hash index has the format that docs/format.md describes.
 
-`hash_reader.py` and `hash_writer.py` are written by the rules of the page alone.
+`hash_reader` and `hash_writer` are written by the rules of the page alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 import xxhash
-from hash_reader import HEAD, TRAILER, HashFile, Head, segment_checksum
-from hash_writer import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.hash_reader import HEAD, TRAILER, HashFile, Head, segment_checksum
+from support.hash_writer import (
     HashParameters,
     Heap,
     block,
@@ -31,9 +33,7 @@ from hash_writer import (
     with_tail,
     write_hash_file,
 )
-from helpers import ROOT, cases
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from support.helpers import ROOT, cases
 
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.hash.parameters import HashParameters as Parameters
@@ -204,9 +204,9 @@ def test_the_page_lists_the_fields_of_the_head_with_their_sizes():
 
 def test_the_files_by_the_page_do_not_use_zonebloom():
     for name in ("hash_reader", "hash_writer"):
-        code = (ROOT / "tests" / f"{name}.py").read_text(encoding="utf-8")
+        code = (ROOT / "tests" / "support" / f"{name}.py").read_text(encoding="utf-8")
         imports = re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
-        assert set(imports) <= {"xxhash", "hash_reader", *sys.stdlib_module_names}
+        assert set(imports) <= {"xxhash", "support", *sys.stdlib_module_names}
 
 
 # Forged files, whose checksums are right

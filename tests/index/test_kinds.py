@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder, rewrite_document
+from support.helpers import index_folder, rewrite_document
 
 import zonebloom as zb
 from zonebloom import errors, plots
@@ -99,7 +99,7 @@ def test_indices_of_all_kinds_answer_together(folder):
 
 
 def test_a_bloom_index_of_many_rows_recommends_a_hash_index(folder, monkeypatch):
-    from seams import set_constant
+    from support.seams import set_constant
 
     from zonebloom.facade import indices
 

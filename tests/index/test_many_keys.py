@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from seams import set_constant
+from support.seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from helpers import xxh64
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helpers import xxh64
 
 import zonebloom as zb
 from zonebloom import errors

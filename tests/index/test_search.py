@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from e2e_helpers import (
+from support.e2e_helpers import (
     assert_equals_pyarrow,
     at_most_rows,
     build,

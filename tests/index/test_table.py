@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-from helpers import cases, train_zones
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helpers import cases, train_zones
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import FORMAT_VERSION

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
-from ordered_values import TYPES, VALUES, column
-from predicate_oracle import ORDER, exact
+from support.ordered_values import TYPES, VALUES, column
+from support.predicate_oracle import ORDER, exact
 
 import zonebloom as zb
 from zonebloom import errors

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from helpers import PLAIN_TYPES, reference_filter, sample, train_zones
 from hypothesis import given
 from hypothesis import strategies as st
-from seams import set_constant
+from support.helpers import PLAIN_TYPES, reference_filter, sample, train_zones
+from support.seams import set_constant
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.zone_bloom import train as zones_module

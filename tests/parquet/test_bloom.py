@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import PLAIN_TYPES, sample
-from spark_data import settings
+from support.helpers import PLAIN_TYPES, sample
+from support.spark_data import settings
 
 from zonebloom.errors import FragmentUnreadable, IndexNotUsedWarning
 from zonebloom.parquet.embedded_filters import EmbeddedFilters

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from e2e_helpers import build
-from helpers import cases
-from parquet.parquet_helpers import File, same, sliced
-from seams import set_constant
+from support.e2e_helpers import build
+from support.helpers import cases
+from support.parquet_helpers import File, same, sliced
+from support.seams import set_constant
 
 import zonebloom as zb
 from zonebloom.base.memory_cache import MemoryCache

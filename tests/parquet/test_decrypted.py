@@ -25,9 +25,9 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases, copy_dataset
 from pyarrow.parquet import encryption
-from seams import set_constant
+from support.helpers import cases, copy_dataset
+from support.seams import set_constant
 
 import zonebloom as zb
 from zonebloom.base.memory_cache import MEMORY_CACHE

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-from helpers import run_python
 from parquet.test_hostile import header
-from seams import replace_function, set_constant
+from support.helpers import run_python
+from support.seams import replace_function, set_constant
 
 from zonebloom.parquet import dictionaries
 from zonebloom.parquet.dictionaries import Dictionary

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquet.parquet_helpers import File, written
+from support.parquet_helpers import File, written
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import ColumnChunk

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parquet.parquet_helpers import SCALARS, File, same, sample, sliced, some_rows, written
-from seams import set_constant
+from support.parquet_helpers import SCALARS, File, same, sample, sliced, some_rows, written
+from support.seams import set_constant
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet import hit_reader

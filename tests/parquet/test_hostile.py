@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 import pytest
-from parquet.parquet_helpers import File, rows_by_nested_reader, sample, written
+from support.parquet_helpers import File, rows_by_nested_reader, sample, written
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable

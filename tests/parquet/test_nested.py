@@ -6,12 +6,12 @@ import io
 import random
 from pathlib import Path
 
-import footers
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquet.parquet_helpers import (
+from support import footers
+from support.parquet_helpers import (
     File,
     check_file,
     random_value,

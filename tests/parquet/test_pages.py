@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parquet.parquet_helpers import (
+from support.parquet_helpers import (
     NESTED,
     SCALARS,
     TYPES,

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parquet.parquet_helpers import TYPES, check_file, sample
-from parquet.writers import by_arro3, by_datafusion, by_duckdb, by_polars, by_pyarrow
+from support.helpers import cases
+from support.parquet_helpers import TYPES, check_file, sample
+from support.parquet_writers import by_arro3, by_datafusion, by_duckdb, by_polars, by_pyarrow
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.leaf_type import CODECS

@@ -7,15 +7,15 @@ import math
 import re
 from decimal import Decimal
 
-import predicate_oracle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
-from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seams import replace_function
+from support import predicate_oracle
+from support.helpers import cases
+from support.seams import replace_function
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import (

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helpers import cases
 
 import zonebloom as zb
 from zonebloom.errors import FilterError, InvalidArgument

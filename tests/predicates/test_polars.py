@@ -14,15 +14,15 @@ import uuid
 from decimal import Decimal
 
 import polars as pl
-import predicate_oracle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.io.plugins import register_io_source
-from seams import replace_function, set_constant
+from support import predicate_oracle
+from support.helpers import cases
+from support.seams import replace_function, set_constant
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import (

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import acero
+from support.helpers import cases
 
 import zonebloom as zb
 from zonebloom.errors import FilterError

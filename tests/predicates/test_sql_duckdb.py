@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
+from support.helpers import cases
 
 import zonebloom as zb
 from zonebloom.errors import FilterError, InvalidArgument

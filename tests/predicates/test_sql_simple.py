@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from seams import replace_function
+from support.seams import replace_function
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import sql

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from format_reader import may_hold
-from helpers import hashes_of, reference_filter, without_thread, xxh64
 from hypothesis import given
 from hypothesis import strategies as st
-from seams import set_constant
+from support.format_reader import may_hold
+from support.helpers import hashes_of, reference_filter, without_thread, xxh64
+from support.seams import set_constant
 
 from zonebloom.sbbf import blocks, lookup
 from zonebloom.sbbf.spec import SALT

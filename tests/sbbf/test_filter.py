@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import PLAIN_TYPES, reference_filter, sample
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import PLAIN_TYPES, reference_filter, sample
 
 from zonebloom.errors import InvalidArgument, UnsupportedType
 from zonebloom.sbbf.filter import Sbbf

@@ -7,9 +7,9 @@ import uuid
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import PLAIN_TYPES, REFUSED_TYPES, STRING_TYPES, hashes_of, sample
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import PLAIN_TYPES, REFUSED_TYPES, STRING_TYPES, hashes_of, sample
 
 from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.hashing import fixed_width, hash_array

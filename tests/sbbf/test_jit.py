@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, run_python
-from seams import set_constant
+from support.helpers import ROOT, run_python
+from support.seams import set_constant
 
 from zonebloom.sbbf.jit import LOCK_NAME, CacheLock
 

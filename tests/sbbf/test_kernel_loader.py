@@ -11,7 +11,7 @@ import textwrap
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT, run_python
+from support.helpers import ROOT, run_python
 
 NUM_ROWS = 20_000
 # Each test looks these up. The last one does not exist.

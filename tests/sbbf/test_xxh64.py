@@ -8,9 +8,9 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import hashes_of
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import hashes_of
 
 from zonebloom.sbbf import xxh64
 from zonebloom.sbbf.hashing import hash_array

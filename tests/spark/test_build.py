@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
-from seams import replace_function, set_constant
+from support.helpers import index_folder
+from support.seams import replace_function, set_constant
 
 import zonebloom as zb
 import zonebloom.building.train

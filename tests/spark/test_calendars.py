@@ -13,9 +13,9 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from joined import explain_join
-from seams import set_constant
-from spark_data import settings
+from support.joined import explain_join
+from support.seams import set_constant
+from support.spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark.tagging.locate

@@ -5,12 +5,12 @@ Their Python has every package but zonebloom, until it is sent to them.
 
 from __future__ import annotations
 
+import shutil
 import time
 
-import separately
-import watched
-from helpers import index_folder
-from separately import rows_in, rows_of, some_id, write_lake
+from support import separately, watched
+from support.helpers import ROOT, index_folder
+from support.separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
 import zonebloom.building.train
@@ -77,7 +77,8 @@ def check_refresh_and_scan(spark, folder):
 def attempts(spark, folder, kind):
     """Build while one attempt of a task dies or waits."""
     write_lake(folder / "lake")
-    spark.addArtifacts(watched.__file__, pyfile=True)
+    archive = shutil.make_archive(str(folder / "support"), "zip", ROOT / "tests", "support")
+    spark.addArtifacts(archive, pyfile=True)
     log = folder / "log"
     dataset = zb.dataset(str(folder / "lake"), filesystem=watched.Watched(log=str(log), kind=kind))
     dataset.create_scalar_index("id", spark=spark)

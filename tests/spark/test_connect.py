@@ -6,11 +6,11 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-import separately
-from helpers import index_folder
-from joined import explain_join
-from seams import set_constant
-from separately import rows_in, rows_of, some_id, write_lake
+from support import separately
+from support.helpers import index_folder
+from support.joined import explain_join
+from support.seams import set_constant
+from support.separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
 import zonebloom.building.train

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
 from pyarrow.parquet import encryption
 from pyspark.cloudpickle import dumps
-from seams import set_constant
-from spark_data import files_read, settings
+from support.helpers import index_folder
+from support.seams import set_constant
+from support.spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

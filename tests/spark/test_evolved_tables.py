@@ -10,7 +10,7 @@ import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_data import files_read, settings
+from support.spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

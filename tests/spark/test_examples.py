@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from examples import PublicObject, public_objects
+from support.examples import PublicObject, public_objects
 
 import zonebloom
 from zonebloom.spark.versions import HAS_PYTHON_SOURCES

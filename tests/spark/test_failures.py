@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import separately
-from helpers import index_folder
-from seams import set_constant
+from support import separately
+from support.helpers import index_folder
+from support.seams import set_constant
 
 import zonebloom as zb
 from zonebloom.errors import EngineError

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from spark_data import settings
+from support.spark_data import settings
 
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.global_filter import filter_mismatch_reason, keep_possible_matches

@@ -13,10 +13,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import spark_data
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
+from support import spark_data
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from joined import explain_join
 from pyspark.errors import NumberFormatException
 from pyspark.sql import functions as sf
-from seams import set_constant
-from spark_data import files_read, settings
+from support.joined import explain_join
+from support.seams import set_constant
+from support.spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
-from seams import replace_function, set_constant
-from spark_data import files_read
+from support.helpers import cases
+from support.seams import replace_function, set_constant
+from support.spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -15,8 +15,8 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as sf
-from seams import replace_function
-from spark_data import settings
+from support.seams import replace_function
+from support.spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

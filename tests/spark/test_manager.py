@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
+from support.helpers import index_folder
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT, THOROUGH, flipped_bits, index_folder, rewrite_document, run_python
-from local_manager import LocalManager
-from seams import replace_function
+from support.helpers import ROOT, THOROUGH, flipped_bits, index_folder, rewrite_document, run_python
+from support.local_manager import LocalManager
+from support.seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -189,7 +189,7 @@ KILLED = """
     from pathlib import Path
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
     import zonebloom as zb
-    from local_manager import LocalManager
+    from support.local_manager import LocalManager
     from zonebloom.spark import BFIndexConfig
 
     CHANGES = ("os.mkdir", "os.link", "os.rename", "os.remove", "os.rmdir")

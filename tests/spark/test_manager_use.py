@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
-from spark_data import files_read
+from support.helpers import index_folder
+from support.spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs

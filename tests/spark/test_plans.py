@@ -11,9 +11,9 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from joined import explain_join
 from pyspark.sql import functions as sf
-from spark_data import settings
+from support.joined import explain_join
+from support.spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
-from seams import replace_function, set_constant
-from spark_data import files_read, settings
+from support.helpers import index_folder
+from support.seams import replace_function, set_constant
+from support.spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

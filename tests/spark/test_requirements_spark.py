@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
 from pyspark.sql import functions as sf
-from spark_data import files_read, settings
+from support.helpers import cases
+from support.spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-import spark_data
+from support import spark_data
 
 import zonebloom.spark as zs
 from zonebloom.errors import InvalidArgument

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import spark_data
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row
-from seams import set_constant
+from support import spark_data
+from support.seams import set_constant
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -7,8 +7,8 @@ in another group than the tests of executors without it.
 from __future__ import annotations
 
 import pytest
-from helpers import ROOT
-from pages import Page
+from support.helpers import ROOT
+from support.pages import Page
 
 import zonebloom.spark as zs
 

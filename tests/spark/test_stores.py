@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from seams import set_constant
-from spark_data import files_read
+from support.seams import set_constant
+from support.spark_data import files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import spark_data
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
-from seams import replace_function, set_constant
+from support import spark_data
+from support.seams import replace_function, set_constant
 
 import zonebloom as zb
 import zonebloom.spark.tagging.locate
@@ -545,7 +545,7 @@ def test_the_filter_of_a_dataset_is_refused(spark, lake):
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_deleted_rows_are_not_tagged(spark, tmp_path, way):
     from deltalake import DeltaTable
-    from storage.delta_by_hand import MappedTable
+    from support.delta_by_hand import MappedTable
 
     table = MappedTable(tmp_path / "t", "name")
     table.set_fields([table.field("id", "long", "id"), table.field("x", "long", "x")])

@@ -14,12 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import spark_data
-from helpers import cases
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from spark_data import files_read, settings
+from support import spark_data
+from support.helpers import cases
+from support.spark_data import files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

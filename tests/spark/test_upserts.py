@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrameWriter
-from seams import replace_function
+from support.seams import replace_function
 
 import zonebloom
 import zonebloom.spark as zs

@@ -12,9 +12,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import spark_data
-from joined import explain_join
 from pyspark.sql import types as st
+from support import spark_data
+from support.joined import explain_join
 
 import zonebloom as zb
 import zonebloom.spark as zs

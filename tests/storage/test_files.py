@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-from e2e_helpers import CountingFileSystem, touch_later
+from support.e2e_helpers import CountingFileSystem, touch_later
 
 from zonebloom.storage.files import FileIdentity, ReadCounter, counting_filesystem
 from zonebloom.storage.store import ObjectStore, Store, identities, store_of

@@ -13,7 +13,8 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import index_folder
+from support.helpers import index_folder
+from support.snapshot_rows import in_order, rows
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError, StaleIndexWarning
@@ -302,3 +303,24 @@ def test_a_bucket_is_opened_with_the_keys_that_the_environment_has_now(monkeypat
         assert (config["access_key_id"], config["session_token"]) == (key, token)
         buckets.append(bucket)
     assert buckets[2] is buckets[3]
+
+
+def test_a_delta_table_on_s3(s3, endpoint):
+    deltalake = pytest.importorskip("deltalake")
+    uri = "s3://lake/some tables/t"
+    options = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_ENDPOINT_URL": f"http://{endpoint}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
+    }
+    deltalake.write_deltalake(uri, rows(0, 5000), partition_by=["part"], storage_options=options)
+    table = deltalake.DeltaTable(uri, storage_options=options)
+    ds = zb.dataset(table, filesystem=s3)
+    ds.create_scalar_index("id")
+    want = table.to_pyarrow_table().filter(pc.field("id").isin([7, 4000]))
+    ds = zb.dataset(deltalake.DeltaTable(uri, storage_options=options), filesystem=s3)
+    assert in_order(ds.to_table(filter="id IN (7, 4000)")) == in_order(want)
+    assert ds.index_dir == "lake/some tables/t/_zonebloom"

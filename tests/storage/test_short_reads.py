@@ -16,9 +16,9 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from e2e_helpers import ShortReads, build
-from helpers import index_folder
 from pyarrow import csv, orc
+from support.e2e_helpers import ShortReads, build
+from support.helpers import index_folder
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, ZoneBloomWarning

@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from obstore.store import S3Store
-from seams import set_constant
+from support.seams import set_constant
 
 import zonebloom as zb
 from bench.store_server import BUCKET, Server, serving

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from parquet.parquet_helpers import File, page_bytes, same, sliced, some_rows
+from support.parquet_helpers import File, page_bytes, same, sliced, some_rows
 from trust.report import PEER, Report
 
 from zonebloom.base.row_ranges import RowRanges

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
-from helpers import index_folder
+from support.helpers import index_folder
 from trust.report import Report
 from trust.small import (
     FILTERS,

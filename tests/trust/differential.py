@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
-from e2e_helpers import array_of
+from support.e2e_helpers import array_of
 from trust import filters
 from trust.lakes import Lake, make_lake, raws_of, value_type
 from trust.report import Report

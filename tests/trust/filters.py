@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from e2e_helpers import UNITS, array_of, is_text, raw_values, scalar_of, sql_literal
+from support.e2e_helpers import UNITS, array_of, is_text, raw_values, scalar_of, sql_literal
 from trust.lakes import Column, exact, is_number, value_type
 
 Literal = tuple[pa.DataType, Any]

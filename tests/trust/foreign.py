@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from helpers import index_folder
+from support.helpers import index_folder
 from trust.report import Report
 from trust.small import NUMBERS, check_answers, prepare, quiet, write, write_anew
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import xxhash
-from helpers import index_folder
+from support.helpers import index_folder
 from trust.report import Report
 from trust.small import (
     FILTERS,

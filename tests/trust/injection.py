@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from e2e_helpers import CountingFileSystem
+from support.e2e_helpers import CountingFileSystem
 
 ERRORS = {name: getattr(errno, name) for name in ("EACCES", "EIO", "ENOSPC", "ESTALE", "EFBIG")}
 SHORT, KILL = -1, -2

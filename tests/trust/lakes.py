@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.feather
 import pyarrow.parquet as pq
-from e2e_helpers import UNITS, array_of, is_ticks, raw_values
-from helpers import PLAIN_TYPES
-from parquet.writers import by_arro3, by_datafusion, by_duckdb, by_polars, by_pyarrow
 from pyarrow.parquet.encryption import create_decryption_properties, create_encryption_properties
+from support.e2e_helpers import UNITS, array_of, is_ticks, raw_values
+from support.helpers import PLAIN_TYPES
+from support.parquet_writers import by_arro3, by_datafusion, by_duckdb, by_polars, by_pyarrow
 
 import zonebloom as zb
 from zonebloom.scan.recheck import gather

@@ -22,8 +22,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from parquet.parquet_helpers import CODECS, File, page_bytes, random_value, same, sliced, some_rows
-from parquet.writers import by_duckdb, by_polars, by_pyarrow
+from support.parquet_helpers import CODECS, File, page_bytes, random_value, same, sliced, some_rows
+from support.parquet_writers import by_duckdb, by_polars, by_pyarrow
 from trust.report import PEER, Report
 
 import zonebloom as zb

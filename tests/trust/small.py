@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from e2e_helpers import numbered
-from helpers import copy_dataset, index_folder
+from support.e2e_helpers import numbered
+from support.helpers import copy_dataset, index_folder
 
 import zonebloom as zb
 from zonebloom.building.segments import compact_indices
