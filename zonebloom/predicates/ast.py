@@ -6,15 +6,18 @@ node: the rows for which it *may be true* and the rows for which it *may be fals
 the node is null may be missing from both.
 
     node                    rows that may be true                 rows that may be false
-    Equals, IsIn, IsNull    the zones whose filters match         all
-    Compares                the same, by key ranges and paths     all
+    Equals, IsIn, IsNull    the zones that may hold a value       all, or less (see below)
+    Compares                the zones whose bounds allow it       all, or less
     HasElement, HasText,
-    HasTuple                the zones whose filters match         all
+    HasTuple                the zones that may hold a key         all
     Constant                all if True, else none                all if False, else none
     Unknown                 those where `requires` may be true    all
     And                     intersection                          union
     Or                      union                                 intersection
     Not                     the rows that may be false            the rows that may be true
+
+A zone map and the values in the paths of files also limit the rows that may be false. Hashes do
+not: a zone that may hold a value may hold others, too.
 
 A translator may widen a condition, and `Unknown` is always correct, but it must never narrow one:
 a row for which the user's filter is true must be among the rows that *may be true*.

@@ -50,7 +50,7 @@ class Literal:
     ----------
     kind : str
         null, boolean, number, text, bytes, date, timestamp, instant (with a time zone), time or
-        duration.
+        duration. For Spark also local: a time in the time zone of the session, as its text.
     value : object
         A number is a `Fraction`, or a `float` if it is NaN or infinite. Dates, timestamps and
         instants are seconds since 1970, and times seconds since midnight, as `Fraction`.
