@@ -55,7 +55,7 @@ _MIN_THREADED_CHECKS = 1 << 18
 class ZoneParameters:
     """The parameters of the zones of an index and of their filters."""
 
-    # Rows in a zone. Its filter is sized for as many distinct values.
+    # Rows in a zone. If a row has one key, the filter is sized for as many distinct keys.
     number_of_items: int = DEFAULT_NUMBER_OF_ITEMS
     probability: float = DEFAULT_ZONE_PROBABILITY
     # If True, the filter of a zone with few distinct values is halved while `probability` allows.
@@ -72,6 +72,7 @@ class ZoneParameters:
 
     @property
     def filter_bytes(self) -> int:
+        """Return the size of the filter of each zone, if a row has one key, before it is folded."""
         return size_for(self.number_of_items, self.probability)
 
 

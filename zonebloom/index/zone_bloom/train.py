@@ -1,6 +1,11 @@
 """Turn the hashes of a column into zones with a filter and a null flag, and write them.
 
-A zone never crosses a fragment boundary. The last zone of a fragment may be short.
+A zone never crosses a fragment boundary. The last zone of a fragment may be short. Two things
+decide the size of a zone's filter:
+
+    one hash for each row         `ZoneParameters.filter_bytes`, the same for all zones; then the
+                                  writer of the table folds filters of few distinct values
+    several hashes for each row   the number of distinct hashes in the zone
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ _BUFFER_BYTES = 4 << 20
 
 
 class ZoneTrainer:
-    """Builder of the zones of one fragment from the hashes of its rows."""
+    """Builder of the zones of one fragment from one hash for each row."""
 
     def __init__(self, parameters: ZoneParameters):
         self._items = parameters.number_of_items
@@ -42,8 +47,6 @@ class ZoneTrainer:
 
     def add(self, hashes: Hashes) -> Iterator[Zones]:
         """Add the next rows. Yield finished zones, a few megabytes at a time."""
-        from zonebloom.sbbf import blocks
-
         start = 0
         while start < hashes.values.size:
             if not self._num_buffered_rows:
@@ -80,7 +83,7 @@ class ZoneTrainer:
 
 
 class ZoneSegmentWriter:
-    """The writer of a segment of a build."""
+    """The writer of a segment of a BLOOMFILTER index."""
 
     def __init__(self, catalog: Catalog, path: str, parameters: ZoneParameters):
         self._parameters = parameters
