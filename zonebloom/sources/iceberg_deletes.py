@@ -6,7 +6,7 @@ Files", "Equality Delete Files".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
@@ -35,6 +35,7 @@ _POSITIONS = pa.schema(
         pa.field("pos", pa.int64(), nullable=False),
     ]
 )
+_NO_ROWS = np.empty(0, np.int64)
 
 
 class PositionDeleteFile(NamedTuple):
@@ -52,8 +53,8 @@ class PositionDeleteFile(NamedTuple):
         """Return whether the file may delete rows of a data file."""
         return sequence_number <= self.sequence_number and self.low <= location <= self.high
 
-    def read(self, filesystem: pafs.FileSystem) -> pa.Table:
-        """Return the paths and positions."""
+    def read(self, filesystem: pafs.FileSystem) -> dict[str, np.ndarray]:
+        """Return the ascending positions by path."""
         import pyarrow.parquet as pq
 
         with file_errors(self.path, RESTORE_ADVICE), filesystem.open_input_file(self.path) as file:
@@ -62,54 +63,18 @@ class PositionDeleteFile(NamedTuple):
                 raise ValueError("it does not have the columns file_path and pos")
             parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=["file_path"])
             table = parquet.read(columns=_POSITIONS.names).select(_POSITIONS.names)
-            table = table.cast(_POSITIONS)
+            table = table.cast(_POSITIONS).unify_dictionaries()
             positions = to_numpy(table["pos"])
             if ((positions < 0) | (positions >= MAX_ROWS_PER_FRAGMENT)).any():
                 raise ValueError("a position is negative or too large")
-        return table
-
-
-class _Batch:
-    """Position delete files that are read together, once."""
-
-    def __init__(self, filesystem: pafs.FileSystem, files: Sequence[PositionDeleteFile]):
-        self.files = files
-        self._filesystem = filesystem
-        # Many data files share a batch. Without the lock, several threads would read it.
-        self._lock = Lock()
-
-    def read(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return ascending positions by path, with their sequence numbers."""
-        with self._lock:
-            return self._content
-
-    @cached_property
-    def _content(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        if len(self.files) == 1:
-            tables = [self.files[0].read(self._filesystem)]
-        else:
-            with thread_pool(REMOTE_THREADS) as pool:
-                tables = list(pool.map(lambda file: file.read(self._filesystem), self.files))
-        table = pa.concat_tables(tables).unify_dictionaries()
         paths = table["file_path"].combine_chunks()
         # Number all rows of all data files, to sort and group them once.
-        rows = (to_numpy(paths.indices).astype(np.int64) << OFFSET_BITS) + to_numpy(table["pos"])
-        sequence_numbers = [file.sequence_number for file in self.files]
-        numbers = np.repeat(sequence_numbers, [part.num_rows for part in tables])
+        rows = (to_numpy(paths.indices).astype(np.int64) << OFFSET_BITS) + positions
         if (rows[1:] <= rows[:-1]).any():
-            order = np.argsort(rows, kind="stable")
-            rows, numbers = rows[order], numbers[order]
-            is_first = np.diff(rows, prepend=-1) > 0
-            rows, numbers = rows[is_first], numbers[is_first]
-        first_rows = np.arange(len(paths.dictionary) + 1, dtype=np.int64) << OFFSET_BITS
-        ends = np.searchsorted(rows, first_rows)
-        positions = rows & ((1 << OFFSET_BITS) - 1)
-        return {
-            path: (positions[start:stop], numbers[start:stop])
-            for path, start, stop in zip(
-                paths.dictionary.to_pylist(), ends[:-1].tolist(), ends[1:].tolist(), strict=True
-            )
-        }
+            rows = np.unique(rows)
+        first_rows = np.arange(1, len(paths.dictionary), dtype=np.int64) << OFFSET_BITS
+        parts = np.split(rows & ((1 << OFFSET_BITS) - 1), np.searchsorted(rows, first_rows))
+        return dict(zip(paths.dictionary.to_pylist(), parts, strict=False))
 
 
 class PositionDeletes:
@@ -119,46 +84,28 @@ class PositionDeletes:
     """
 
     def __init__(self, filesystem: pafs.FileSystem, files: Sequence[PositionDeleteFile]):
-        # If several files delete a row, the greatest sequence number counts, so it comes first.
-        self._files = sorted(files, key=lambda file: -file.sequence_number)
         self._filesystem = filesystem
+        self._files = files
+        self._contents: dict[PositionDeleteFile, dict[str, np.ndarray]] = {}
+        # Many data files share a delete file. Without the lock, several threads would read it.
         self._lock = Lock()
-        # A file is unread, then in a batch, and then its positions are here, by path.
-        self._unread = self._files
-        self._batches: list[_Batch] = []
-        self._positions: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PositionDeletes, (self._filesystem, self._files)
 
     def may_apply(self, location: str, sequence_number: int) -> bool:
-        return _may_apply(self._files, location.encode(), sequence_number)
+        return any(file.may_apply(location.encode(), sequence_number) for file in self._files)
 
     def rows_of(self, location: str, sequence_number: int) -> RowRanges:
         """Return the rows of a data file that are deleted."""
-        data_file = location.encode(), sequence_number
+        files = [file for file in self._files if file.may_apply(location.encode(), sequence_number)]
         with self._lock:
-            needed = [file for file in self._unread if file.may_apply(*data_file)]
-            if needed:
-                taken = set(map(id, needed))
-                self._unread = [file for file in self._unread if id(file) not in taken]
-                self._batches.append(_Batch(self._filesystem, needed))
-            batches = [batch for batch in self._batches if _may_apply(batch.files, *data_file)]
-        for batch in batches:
-            content = batch.read()
-            with self._lock:
-                # Another thread may have read it, too.
-                if batch in self._batches:
-                    self._batches.remove(batch)
-                    for path, part in content.items():
-                        self._positions.setdefault(path, []).append(part)
-        parts = self._positions.get(location, ())
-        rows = [positions[numbers >= sequence_number] for positions, numbers in parts]
-        return reduce(or_, map(RowRanges.from_rows, rows), RowRanges())
-
-
-def _may_apply(files: Iterable[PositionDeleteFile], location: bytes, sequence_number: int) -> bool:
-    return any(file.may_apply(location, sequence_number) for file in files)
+            unread = [file for file in files if file not in self._contents]
+            with thread_pool(REMOTE_THREADS) as pool:
+                contents = pool.map(lambda file: file.read(self._filesystem), unread)
+                self._contents.update(zip(unread, contents, strict=True))
+        parts = [self._contents[file].get(location, _NO_ROWS) for file in files]
+        return reduce(or_, map(RowRanges.from_rows, parts), RowRanges())
 
 
 @dataclass(eq=False)
