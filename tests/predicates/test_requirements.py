@@ -448,11 +448,12 @@ def test_a_pattern_of_an_engine_requires_what_its_matches_hold(flags, parts, tex
         "a|b",
         "(?x)a b",
         r"\Qab\E",
+        "a{,3}b",
         "[[:alpha:]]ab",
-        "[a&&b]ab",
         r"\x41b",
-        r"\<ab",
         "ab(?i)cd",
+        "(?<=a)b",
+        "(?!a)b",
         "a)b",
         "ab$?",
         r"[\c]]ab",
@@ -462,14 +463,9 @@ def test_a_pattern_that_is_not_plain_requires_nothing(pattern):
     assert require_regex(("message",), pattern) is None
 
 
-def test_escaped_brackets_are_text():
-    requirement = require_regex(("message",), r"^\[ERROR\] [^\]]+$")
-    assert str(requirement) == "contains_token(message, '[ERROR] ')"
-
-
 def test_the_end_of_a_line_ends_no_word():
     """In Java, ``ab$`` matches before U+0085 at the end of a text, which belongs to the word."""
-    for pattern, text in (("ab$", "ab\x85"), ("(?m)^ab", "c\u2028ab"), (r"ab\s", "ab\n")):
+    for pattern, text in (("ab$", "ab\x85"), ("(?m)^ab", "c\u2028ab"), (r"ab\v", "ab\n")):
         requirement = require_regex(("message",), pattern)
         assert requirement is not None
         assert holds(requirement, {"message": text})

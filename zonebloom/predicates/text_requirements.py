@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from re import _parser as parser  # pyright: ignore[reportAttributeAccessIssue]
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -22,14 +21,12 @@ from zonebloom.predicates import ast
 _MAX_PIECES = 64
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
-# Escapes that engines read in different ways: Rust's edges of words, Java's vertical space, numbers
-# of characters, and names of characters.
-_AMBIGUOUS = re.compile(r"\\[<>vNuUx0-9]")
-# An escaped character, or a class of characters and what it contains. Some engines do not take
-# brackets and the operators of sets in it literally.
-_CLASS = re.compile(r"\\.|\[(\^?\]?(?:\\.|[^\]\\])*)\]", re.DOTALL)
-_SET_SYNTAX = re.compile(r"\[|--|&&|~~|\|\|")
-_REPEATS = (parser.MAX_REPEAT, parser.MIN_REPEAT, parser.POSSESSIVE_REPEAT)
+_LEADING_FLAGS = re.compile(r"\(\?([ims]+)\)")
+_QUANTIFIER = re.compile(r"[*+?]|\{(\d+)(?:,\d*)?\}")
+_CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+# Escapes of one letter that stand for other characters than themselves, or for none. In Java, \v
+# is any vertical space.
+_CLASS_ESCAPES = set("dDwWsSbBv")
 
 
 class Piece(NamedTuple):
@@ -127,11 +124,13 @@ def require_regex(
     column: ast.ColumnPath | None, pattern: str, *, ignores_case: bool = False
 ) -> ast.Predicate | None:
     """Return what a string needs to match a regular expression of RE2, Rust or Java anywhere."""
-    read = _regex_pieces(pattern)
-    if read is None:
-        return None
-    pieces, has_flag = read
-    return require_pieces(column, pieces, ignores_case=ignores_case or has_flag)
+    flags = _LEADING_FLAGS.match(pattern)
+    has_lines = flags is not None and "m" in flags[1]
+    if flags is not None:
+        ignores_case |= "i" in flags[1]
+        pattern = pattern[flags.end() :]
+    pieces = _regex_pieces(pattern, has_lines=has_lines)
+    return None if pieces is None else require_pieces(column, pieces, ignores_case=ignores_case)
 
 
 def require_call(
@@ -158,33 +157,110 @@ def require_call(
     return None
 
 
-def _regex_pieces(pattern: str) -> tuple[list[Piece], bool] | None:
-    """Return the texts that every match holds, and if case does not count.
+def _regex_pieces(pattern: str, *, has_lines: bool) -> list[Piece] | None:
+    """Return the texts that every match holds, or None if the pattern is not understood.
 
-    Return None if Python does not understand the pattern as other engines do. In Java, U+0085 and
-    U+2028 end lines, and a word goes on at them. So neither a ``$``, nor a ``^`` that matches at
-    each of the lines, is the edge of a word.
+    In Java, U+0085 and U+2028 end lines, and a word goes on at them. So neither a ``$``, nor a
+    ``^`` that matches at each of the lines, is the edge of a word.
     """
-    if _AMBIGUOUS.search(pattern) or any(map(_SET_SYNTAX.search, _CLASS.findall(pattern))):
-        return None
-    try:
-        parts = parser.parse(pattern)
-    except (re.error, RecursionError, OverflowError):
-        return None
-    flags = parts.state.flags
-    if flags & re.VERBOSE:
-        return None
     pieces: list[Piece] = []
     text, is_first = "", False
-    for operator, argument in parts:
-        if operator is parser.LITERAL:
-            text += chr(argument)
-            continue
-        if operator in _REPEATS:
-            low, _, repeated = argument
-            if low > 0 and len(repeated) == 1 and repeated[0][0] is parser.LITERAL:
-                text += chr(repeated[0][1])
-        pieces.append(Piece(text, is_first))
-        is_start = (operator, argument) == (parser.AT, parser.AT_BEGINNING)
-        text, is_first = "", is_start and not flags & re.MULTILINE
-    return [*pieces, Piece(text, is_first)], bool(flags & re.IGNORECASE)
+    position = 0
+    while position < len(pattern):
+        # The next part: a literal character, or None for a part that may match several texts.
+        literal: str | None = None
+        character = pattern[position]
+        stop = position + 1
+        match character:
+            # A quantifier without a character before it repeats an anchor or another quantifier.
+            case "|" | ")" | "{" | "*" | "+" | "?":
+                return None
+            case "^":
+                if text:
+                    return None
+                is_first, position = not has_lines, stop
+                continue
+            case "$":
+                pieces.append(Piece(text, is_first))
+                text, is_first, position = "", False, stop
+                continue
+            case "\\":
+                escaped = pattern[stop : stop + 1]
+                stop += 1
+                if escaped in _CONTROL_ESCAPES:
+                    literal = _CONTROL_ESCAPES[escaped]
+                elif escaped in ("<", ">"):
+                    # Rust matches the edges of words, other engines the characters.
+                    return None
+                elif escaped.isascii() and not escaped.isalnum() and escaped:
+                    literal = escaped
+                elif escaped not in _CLASS_ESCAPES:
+                    return None
+            case "[" | "(":
+                end = _end_of_class(pattern, position) if character == "[" else None
+                end = _end_of_group(pattern, position) if character == "(" else end
+                if end is None:
+                    return None
+                stop = end
+            case ".":
+                pass
+            case _:
+                literal = character
+        quantifier = _QUANTIFIER.match(pattern, stop)
+        is_optional = quantifier is not None and (
+            quantifier[0] in ("*", "?") or (quantifier[1] is not None and int(quantifier[1]) == 0)
+        )
+        if literal is not None and not is_optional:
+            text += literal
+        if literal is None or quantifier is not None:
+            pieces.append(Piece(text, is_first))
+            text, is_first = "", False
+        position = stop if quantifier is None else quantifier.end()
+        # A lazy or possessive quantifier.
+        if quantifier is not None and pattern[position : position + 1] in ("?", "+"):
+            position += 1
+    return [*pieces, Piece(text, is_first)]
+
+
+def _end_of_class(pattern: str, start: int) -> int | None:
+    """Return the position after a class of characters, or None if it is not a simple one."""
+    position = start + 1
+    position += pattern[position : position + 1] == "^"
+    # A bracket at the start is a member of the class.
+    position += pattern[position : position + 1] == "]"
+    while position < len(pattern):
+        if pattern[position] == "]":
+            return position + 1
+        if pattern[position] in "[&~-" and pattern[position : position + 2] in ("[:", "[", "&&"):
+            return None
+        if pattern[position] == "[" or pattern.startswith(("\\c", "\\Q"), position):
+            return None
+        position += 2 if pattern[position] == "\\" else 1
+    return None
+
+
+def _end_of_group(pattern: str, start: int) -> int | None:
+    """Return the position after a group, or None if it changes the meaning of what follows it."""
+    is_special = pattern.startswith("(?", start)
+    if is_special and not pattern.startswith(("(?:", "(?i:", "(?P<", "(?<"), start):
+        return None
+    if pattern.startswith(("(?<=", "(?<!"), start):
+        return None
+    position = start + 1
+    while position < len(pattern):
+        character = pattern[position]
+        if character == ")":
+            return position + 1
+        if character == "[":
+            end = _end_of_class(pattern, position)
+        elif character == "(":
+            end = _end_of_group(pattern, position)
+        elif character == "\\":
+            is_quoted = pattern[position + 1 : position + 2] in ("Q", "x", "p", "P", "c", "k", "g")
+            end = None if is_quoted else position + 2
+        else:
+            end = position + 1
+        if end is None:
+            return None
+        position = end
+    return None
