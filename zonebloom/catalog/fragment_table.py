@@ -100,30 +100,6 @@ class FragmentTable(Mapping[str, KnownFragment]):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-class ListingKeys(Sequence[str]):
-    """The keys in a listing, as a column of a table."""
-
-    def __init__(self, column: pa.ChunkedArray):
-        self._column = column
-
-    def __repr__(self) -> str:
-        return f"<ListingKeys of {len(self):,} files>"
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, position: Any) -> Any:
-        return self._column[position].as_py()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._column.to_pylist())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 def fragment_table(fragments: Mapping[str, KnownFragment]) -> FragmentTable:
     """Return catalog entries as a table."""
     if isinstance(fragments, FragmentTable):

@@ -7,10 +7,12 @@ in the stored files. Renaming one changes the format.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.errors import SourceError
@@ -160,7 +162,8 @@ class Listing:
     file: str
     num_bytes: int
     checksum: str
-    keys: Sequence[str]
+    # Empty in a version that was read without its fragments.
+    keys: pa.ChunkedArray = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

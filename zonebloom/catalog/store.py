@@ -32,7 +32,6 @@ import xxhash
 from zonebloom.base.notices import warn
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.base.version import NewerFormat
-from zonebloom.catalog.fragment_table import ListingKeys
 from zonebloom.catalog.model import (
     SEGMENTS,
     VERSIONS,
@@ -445,7 +444,8 @@ class Catalog:
             stored = data if self._cipher is None else self._cipher.encrypt(path, data)
             self.store.replace(path, stored)
             checksum = xxhash.xxh3_64_hexdigest(data)
-            listings += (Listing(name, len(data), checksum, tuple(added)),)
+            keys = pa.chunked_array([list(added)], pa.string())
+            listings += (Listing(name, len(data), checksum, keys),)
         committed = replace(version, listings=listings)
         document = encode_document(
             self._encrypt_content(committed.number, encode_version(committed))
@@ -509,8 +509,9 @@ class Catalog:
             except FileNotFoundError as error:
                 raise MissingIndexFile(f"{self._log.path(number)} is gone ({error})") from None
             content = self._content(number, document)
+            no_keys = pa.chunked_array([], pa.string())
             listings = [
-                Listing(*_listing_reference(reference), keys=())
+                Listing(*_listing_reference(reference), no_keys)
                 for reference in content["fragments"]
             ]
             return decode_version(content, listings, parts=())
@@ -553,7 +554,7 @@ class Catalog:
             if xxhash.xxh3_64_hexdigest(data) != checksum:
                 raise ValueError("the checksum of its fragments does not match")
             fragments = decode_listing(data)
-            return Listing(name, num_bytes, checksum, ListingKeys(fragments["key"])), fragments
+            return Listing(name, num_bytes, checksum, fragments["key"]), fragments
 
         if len({reference["file"] for reference in references}) < len(references):
             raise ValueError("it names a listing twice")

@@ -123,7 +123,7 @@ def plan_listings(version: Version, before: Version) -> tuple[tuple[Listing, ...
         and listings
         and len(listings[-1].keys) <= max(_MERGE_RATIO * len(keys), _FEW_FRAGMENTS)
     ):
-        keys |= dict.fromkeys(listings.pop().keys)
+        keys |= dict.fromkeys(listings.pop().keys.to_pylist())
     return tuple(listings), {key: new[key] for key in keys}
 
 
