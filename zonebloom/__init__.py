@@ -44,7 +44,6 @@ from zonebloom.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from zonebloom.base.row_ranges import RowRanges, SearchResult
-    from zonebloom.building.request import IndexConfig
     from zonebloom.changes.receipt import Receipt
     from zonebloom.facade.dataset import Dataset
     from zonebloom.facade.opening import dataset
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "Encryption",
-    "IndexConfig",
     "ParquetKeys",
     "Receipt",
     "RowRanges",
@@ -70,7 +68,6 @@ __all__ = [
 _MODULES = {
     "Dataset": "zonebloom.facade.dataset",
     "Encryption": "zonebloom.storage.encryption",
-    "IndexConfig": "zonebloom.building.request",
     "ParquetKeys": "zonebloom.parquet.encryption_keys",
     "Receipt": "zonebloom.changes.receipt",
     "RowRanges": "zonebloom.base.row_ranges",

@@ -115,7 +115,6 @@ def displayed(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict[
         "its fragment": next(iter(ds.get_fragments(pc.field("id") == 5))),
         "Sbbf": bloom,
         "RowRanges": RowRanges([(1, 5)]),
-        "IndexConfig": zb.IndexConfig(),
         "Encryption": zb.Encryption("one", {"one": bytes(32)}),
         "ParquetKeys": zb.ParquetKeys(bytes(16)),
         "no index": zb.dataset(pa.table({"a": [1]})),

@@ -133,7 +133,7 @@ def test_an_unknown_name_is_an_attribute_error():
         zonebloom.datset  # noqa: B018
 
 
-@pytest.mark.parametrize("names", ["Sbbf, RowRanges, SearchResult", "dataset, IndexConfig, errors"])
+@pytest.mark.parametrize("names", ["Sbbf, RowRanges, SearchResult", "dataset, errors"])
 def test_importing_names_loads_nothing_heavy(names):
     output = run_python(f"import json, sys\nfrom zonebloom import {names}\n{LOADED}")
     assert json.loads(output) == []

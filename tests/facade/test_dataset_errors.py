@@ -82,17 +82,11 @@ BAD_ARGUMENTS: list[tuple[type[Exception], list[str], tuple, dict]] = [
     (errors.InvalidArgument, ["index_type is 5"], ("id", 5), {}),
     (
         errors.InvalidArgument,
-        ["unknown parameter 'ndv'", "number_of_items, probability, fold"],
-        ("id", zb.IndexConfig(parameters={"ndv": 5})),
-        {},
+        ["unknown parameter 'fold'", "a HASH index has number_of_items, probability"],
+        ("id", "HASH"),
+        {"fold": True},
     ),
-    (
-        errors.InvalidArgument,
-        ["probability is 7"],
-        ("id", zb.IndexConfig("bloomfilter", {"probability": 7})),
-        {},
-    ),
-    (errors.InvalidArgument, ["index_type is 'btree'"], ("id", zb.IndexConfig("btree")), {}),
+    (errors.InvalidArgument, ["probability is 7"], ("id", "bloomfilter"), {"probability": 7}),
     *(
         (errors.InvalidArgument, ["cannot name an index"], ("id",), {"name": name})
         for name in ("", "a/b", "x" * 256, "new\nline", "../up")

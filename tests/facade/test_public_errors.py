@@ -184,8 +184,6 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
         f"create_scalar_index({name})": lambda ds, v, name=name: built(ds, **{name: v})
         for name in BUILDS
     },
-    "IndexConfig(index_type)": lambda ds, v: built(ds, index_type=zb.IndexConfig(v)),
-    "IndexConfig(parameters)": lambda ds, v: built(ds, index_type=zb.IndexConfig(parameters=v)),
     **{
         f"optimize_indices({name})": lambda ds, v, name=name: ds.optimize.optimize_indices(
             **{"spark": False, name: v}

@@ -39,29 +39,6 @@ from zonebloom.storage.random_access import FragmentFile
 
 
 @dataclass(frozen=True, slots=True)
-class IndexConfig:
-    """Type and parameters of an index, as Lance takes them.
-
-    Parameters
-    ----------
-    index_type : str
-        The name of a kind of index in any case, such as "bloomfilter".
-    parameters : dict
-        Parameters of that kind. Every kind has number_of_items. "bloomfilter" also has
-        probability and fold.
-
-    Examples
-    --------
-    >>> ds.create_scalar_index("id", zb.IndexConfig(parameters={"probability": 0.01}))
-    >>> ds.index_statistics("id_idx")["probability"]
-    0.01
-    """
-
-    index_type: str = DEFAULT_KIND
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class IndexSpec:
     """The specification of one index to build."""
 
@@ -125,7 +102,7 @@ class IndexRequest:
     """The arguments of `Dataset.create_scalar_index`, checked before any file is listed."""
 
     column: str | tuple[str, ...] | Sequence[str | tuple[str, ...]]
-    index_type: str | IndexConfig
+    index_type: str
     name: str | None
     replace: bool
     number_of_items: int | None
@@ -167,17 +144,11 @@ class IndexRequest:
                 raise InvalidArgument("tokens are of one column; give no tuple")
         elif self.lower:
             raise InvalidArgument('lower=True is for tokens; also give tokens="words"')
-        index_type = self.index_type
         # A kind may lack a parameter, or have another default.
         chosen_parameters = {
             name: value for name in _PARAMETER_NAMES if (value := getattr(self, name)) is not None
         }
-        if isinstance(index_type, IndexConfig):
-            chosen_parameters |= arguments.require_instance(
-                index_type.parameters, Mapping, "parameters of an IndexConfig"
-            )
-            index_type = index_type.index_type
-        self.kind = index_kind(index_type)
+        self.kind = index_kind(self.index_type)
         self._parameters = self.kind.check_parameters(chosen_parameters)
 
     def make_specs(self, opened: OpenedDataset) -> list[IndexSpec]:

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from zonebloom.advise.judge import Advices
     from zonebloom.base.display import DisplayedDict, DisplayedList
     from zonebloom.building.adopt import Adopted
-    from zonebloom.building.request import IndexConfig
     from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.changes.folder import FileLister
     from zonebloom.changes.receipt import Receipt, Traces
@@ -800,7 +799,7 @@ class Dataset(pads.UnionDataset, Displayed):
     def create_scalar_index(
         self,
         column: str | tuple[str, ...] | Sequence[str | tuple[str, ...]],
-        index_type: str | IndexConfig = DEFAULT_KIND,
+        index_type: str = DEFAULT_KIND,
         name: str | None = None,
         *,
         replace: bool = True,
@@ -827,12 +826,12 @@ class Dataset(pads.UnionDataset, Displayed):
             together. "tags[]" are the elements of a list, "events[].id" a field of the structs in
             it, and "attrs[]" the entries of a map. Each item of a list gets its own index, and one
             commit adds them all.
-        index_type : str or IndexConfig
-            The name of a kind of index in any case, or a configuration with its parameters.
-            "BLOOMFILTER" has a Bloom filter for each zone. "HASH" goes from the hash of a key to
-            its zones; it takes ``number_of_items`` (1024) and ``probability`` (0.004). "ZONEMAP"
-            has the least and the greatest value of each zone, also answers ranges, and takes
-            ``number_of_items``. `Dataset.advise` says which is better.
+        index_type : str
+            The name of a kind of index in any case. "BLOOMFILTER" has a Bloom filter for each
+            zone. "HASH" goes from the hash of a key to its zones; it takes ``number_of_items``
+            (1024) and ``probability`` (0.004). "ZONEMAP" has the least and the greatest value of
+            each zone, also answers ranges, and takes ``number_of_items``. `Dataset.advise` says
+            which is better.
         name : str, optional
             ``<column>_idx`` by default; ``<column>_words_idx`` and the like for an index of tokens,
             and ``<column>_zonemap_idx`` and the like beside an index that answers other questions,

@@ -50,6 +50,8 @@ class IndexKind(ABC):
         The name of the kind, in upper case.
     file_name : str
         The name of the file of a segment.
+    parameters_class : class
+        A dataclass of the parameters, which refuses values out of range.
     is_read_in_parts : bool
         Whether a file is opened by reading its end, and searched by reading parts. Files of other
         kinds are read whole.
@@ -66,6 +68,7 @@ class IndexKind(ABC):
 
     name: str
     file_name: str
+    parameters_class: Any
     is_read_in_parts: bool = False
     takes_values: bool = False
     finds_few_zones: bool = False
@@ -86,13 +89,20 @@ class IndexKind(ABC):
             return "range comparisons are not answered by hashes of keys; a ZONEMAP answers them"
         return None
 
-    @abstractmethod
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return some parameters with the defaults of the others, all of them JSON values.
 
         "number_of_items", the rows of a zone, is among them. Raise `InvalidArgument` for a
         parameter that is unknown or out of range.
         """
+        known_names = [field.name for field in fields(self.parameters_class)]
+        unknown = [name for name in parameters if name not in known_names]
+        if unknown:
+            raise InvalidArgument(
+                f"unknown parameter {', '.join(map(short_repr, unknown))}; a {self.name} index has "
+                f"{', '.join(known_names)}"
+            )
+        return asdict(self.parameters_class(**parameters))
 
     @abstractmethod
     def create_writer(
@@ -142,17 +152,6 @@ class IndexKind(ABC):
     def table_of(self, content: pa.Buffer, path: str) -> IndexTable:
         """Return the table in a file that is read whole."""
         raise NotImplementedError
-
-    def check_fields(self, parameters_class: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameters that are the fields of a dataclass, as `check_parameters` does."""
-        known_names = [field.name for field in fields(parameters_class)]
-        unknown = [name for name in parameters if name not in known_names]
-        if unknown:
-            raise InvalidArgument(
-                f"unknown parameter {', '.join(map(short_repr, unknown))}; there is "
-                f"{', '.join(known_names)}"
-            )
-        return asdict(parameters_class(**parameters))
 
     @abstractmethod
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from zonebloom.base import arguments
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.predicates.ast import LeafPredicate
 from zonebloom.sbbf.hashing import Hashes, RowHashes
@@ -27,6 +28,14 @@ _MIN_PAIRS = 1 << 16
 
 # Positions of hashes, and the numbers of zones that may hold them; both int64, shape (n,).
 Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
+def require_zone_rows(number_of_items: object) -> None:
+    """Raise `InvalidArgument` if a zone cannot have so many rows."""
+    is_number = isinstance(number_of_items, int) and not isinstance(number_of_items, bool)
+    if not is_number or not 1 <= number_of_items <= MAX_ROWS_PER_FRAGMENT:
+        advice = f"give a whole number from 1 to {MAX_ROWS_PER_FRAGMENT:,}"
+        raise arguments.invalid_value(number_of_items, "number_of_items", advice)
 
 
 class ColumnValues(NamedTuple):

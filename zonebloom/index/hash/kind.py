@@ -27,11 +27,9 @@ class HashKind(IndexKind):
 
     name = "HASH"
     file_name = "hash.buckets"
+    parameters_class = HashParameters
     is_read_in_parts = True
     finds_few_zones = True
-
-    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return self.check_fields(HashParameters, parameters)
 
     def create_writer(
         self,

@@ -7,7 +7,7 @@ from math import ceil, log2
 from typing import NamedTuple
 
 from zonebloom.base import arguments
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
+from zonebloom.index.table import require_zone_rows
 from zonebloom.sbbf.sizing import validate_target
 
 DEFAULT_ZONE_ROWS = 1024
@@ -37,10 +37,8 @@ class HashParameters:
     probability: float = DEFAULT_PROBABILITY
 
     def __post_init__(self) -> None:
+        require_zone_rows(self.number_of_items)
         validate_target(self.number_of_items, self.probability)
-        if self.number_of_items > MAX_ROWS_PER_FRAGMENT:
-            advice = f"a fragment has at most {MAX_ROWS_PER_FRAGMENT:,} rows"
-            raise arguments.invalid_value(self.number_of_items, "number_of_items", advice)
         if self.probability < _MIN_PROBABILITY:
             advice = f"give at least {_MIN_PROBABILITY}"
             raise arguments.invalid_value(self.probability, "probability", advice)

@@ -22,11 +22,9 @@ class ZoneBloom(IndexKind):
 
     name = "BLOOMFILTER"
     file_name = "bloomfilter.arrow"
+    parameters_class = ZoneParameters
     # Segments are searched one after another at no extra cost, because they are in memory.
     task_size_factor = 1
-
-    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return self.check_fields(ZoneParameters, parameters)
 
     def create_writer(
         self,

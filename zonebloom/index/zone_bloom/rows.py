@@ -21,7 +21,14 @@ from zonebloom.base.threads import map_in_order, map_slices, num_cores, thread_p
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.table import HashingFile, IndexTable, Pairs, WrittenTable, ZoneRuns
+from zonebloom.index.table import (
+    HashingFile,
+    IndexTable,
+    Pairs,
+    WrittenTable,
+    ZoneRuns,
+    require_zone_rows,
+)
 from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, fold_filters, size_for
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
@@ -63,10 +70,7 @@ class ZoneParameters:
     fold: bool = True
 
     def __post_init__(self) -> None:
-        limit = MAX_ROWS_PER_FRAGMENT
-        if isinstance(self.number_of_items, int) and self.number_of_items > limit:
-            advice = f"a fragment has at most {limit:,} rows"
-            raise arguments.invalid_value(self.number_of_items, "number_of_items", advice)
+        require_zone_rows(self.number_of_items)
         arguments.require_bool(self.fold, "fold")
         size_for(self.number_of_items, self.probability)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,14 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.base import arguments
-from zonebloom.base.arguments import short_repr
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import InvalidArgument
 from zonebloom.index.base_kind import IndexKind, require_tables
-from zonebloom.index.table import HashingFile, IndexTable, WrittenTable
+from zonebloom.index.table import HashingFile, IndexTable, WrittenTable, require_zone_rows
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, LeafPredicate
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.normal_types import hashed_type
@@ -26,8 +23,16 @@ if TYPE_CHECKING:
     from zonebloom.index.zone_map.table import ZoneMapTable
     from zonebloom.index.zone_map.writer import ZoneMapWriter
 
-# Lance's name of the parameter, and ours.
-_ROWS_NAMES = ("rows_per_zone", "number_of_items")
+
+@dataclass(frozen=True, slots=True)
+class ZoneMapParameters:
+    """The parameters of a zone map."""
+
+    # Rows in a zone.
+    number_of_items: int = DEFAULT_NUMBER_OF_ITEMS
+
+    def __post_init__(self) -> None:
+        require_zone_rows(self.number_of_items)
 
 
 class ZoneMap(IndexKind):
@@ -35,6 +40,7 @@ class ZoneMap(IndexKind):
 
     name = "ZONEMAP"
     file_name = "zonemap.arrow"
+    parameters_class = ZoneMapParameters
     takes_values = True
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
@@ -56,22 +62,6 @@ class ZoneMap(IndexKind):
         except Unanswerable as reason:
             return str(reason)
         return None
-
-    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = [name for name in parameters if name not in _ROWS_NAMES]
-        if unknown:
-            raise InvalidArgument(
-                f"unknown parameter {', '.join(map(short_repr, unknown))}; a {self.name} index has "
-                "number_of_items"
-            )
-        if len(parameters) > 1:
-            raise InvalidArgument("give number_of_items or rows_per_zone, not both")
-        items = next(iter(parameters.values()), DEFAULT_NUMBER_OF_ITEMS)
-        items = arguments.require_integer(items, "number_of_items")
-        if not 0 < items <= MAX_ROWS_PER_FRAGMENT:
-            advice = f"give a number from 1 to {MAX_ROWS_PER_FRAGMENT:,}"
-            raise arguments.invalid_value(items, "number_of_items", advice)
-        return {"number_of_items": items}
 
     def create_writer(
         self,
