@@ -80,7 +80,6 @@ def displayed(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict[
         "opened": ds.opened,
         "optimize": ds.optimize,
         "describe_indices": ds.describe_indices(),
-        "list_indices": ds.list_indices(),
         "index_statistics": ds.index_statistics("id_idx"),
         "embedded_filters": ds.embedded_filters(),
         "validate_index": ds.validate_index("id_idx", sample=0),
@@ -119,7 +118,6 @@ def displayed(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict[
         "ParquetKeys": zb.ParquetKeys(bytes(16)),
         "no index": zb.dataset(pa.table({"a": [1]})),
         "no descriptions": zb.dataset(pa.table({"a": [1]})).describe_indices(),
-        "no list": zb.dataset(pa.table({"a": [1]})).list_indices(),
     }
 
 
@@ -174,21 +172,17 @@ def test_a_terminal_shows_text_and_jupyter_html(displayed: dict[str, object]):
         data, _ = of_jupyter.format(displayed[name])
         assert data["text/plain"] == str(displayed[name])
         assert data["text/html"] == displayed[name]._repr_html_()
-    for name in ("describe_indices", "list_indices", "index_statistics", "advise"):
+    for name in ("describe_indices", "index_statistics", "advise"):
         table = [line for line in str(displayed[name]).splitlines() if ":" not in line]
         assert max(map(len, table)) <= 80, name
 
 
 def test_displayed_lists_and_dictionaries_behave_as_plain_ones(ds: zb.Dataset):
-    listed, figures = ds.list_indices(), ds.index_statistics("id_idx")
-    assert isinstance(listed, list) and isinstance(figures, dict)
-    assert json.loads(json.dumps(listed)) == listed == list(listed)
+    listed, figures = ds.describe_indices(), ds.index_statistics("id_idx")
+    assert isinstance(listed, list) and listed == list(listed)
+    assert isinstance(figures, dict)
     assert json.loads(json.dumps(figures)) == figures == dict(figures)
-    assert [list(row) for row in listed] == [
-        ["name", "type", "fields", "version", "num_fragments_indexed"]
-    ] * 2
-    assert str(listed).splitlines()[1].split() == ["id_idx", "BloomFilter", "id", "2", str(FILES)]
-    for value in (listed, figures, ds.describe_indices()):
+    for value in (listed, figures):
         for same in (copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
             assert same == value and str(same) == str(value) and type(same) is type(value)
     assert DisplayedDict(fill=0.25)._repr_html_().count("</td>") == 2

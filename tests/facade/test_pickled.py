@@ -392,7 +392,6 @@ def test_results_pickle_or_raise_with_a_reason(tmp_path: Path):
     for result in (
         ds.search("id = 42"),
         ds.describe_indices(),
-        ds.list_indices(),
         ds.index_statistics("id_idx"),
         ds.validate_index("id_idx"),
         ds.advise("id"),

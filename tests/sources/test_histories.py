@@ -44,12 +44,12 @@ def test_reads_are_right_after_each_step_of_a_table(tmp_path, history_class, see
             columns = ["id", history.one_of(), f"s.{history.inner}"]
             ds.create_scalar_index(columns, number_of_items=8, spark=False)
         if number == refreshed_at:
-            for index in ds.list_indices():
+            for index in ds.describe_indices():
                 try:
-                    ds.optimize.optimize_indices([index["name"]], spark=False)
+                    ds.optimize.optimize_indices([index.name], spark=False)
                 except SchemaMismatch:
                     # The index fails to refresh if its column was dropped.
-                    ds.drop_index(index["name"])
+                    ds.drop_index(index.name)
         reads = random.permutation(len(READS))[:3]
         try:
             check_reads(

@@ -226,7 +226,7 @@ def test_concurrent_writers_lose_no_commit(bucket, s3, kind):
     committed = write_at_once(views * len(names), names)
     assert len(committed) > 1
     ds = zb.dataset("data", filesystem=bucket)
-    assert {index["name"] for index in ds.list_indices()} == committed
+    assert {index.name for index in ds.describe_indices()} == committed
 
 
 def test_only_the_first_of_two_puts_succeeds(bucket, s3):
@@ -269,7 +269,7 @@ def test_a_store_that_ignores_the_condition_is_noticed(heedless):
         ds = zb.dataset("data", filesystem=heedless)
         ds.create_scalar_index("id", name=name, spark=False, number_of_items=512)
     ds = zb.dataset("data", filesystem=heedless)
-    assert {index["name"] for index in ds.list_indices()} == {"a", "b"}
+    assert {index.name for index in ds.describe_indices()} == {"a", "b"}
     assert ds.count_rows("id = 7") == 1
 
 

@@ -945,14 +945,6 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         return _indices().describe_opened(self.opened)
 
-    def list_indices(self) -> DisplayedList[dict[str, Any]]:
-        """Return the indices as dictionaries with the keys that Lance uses.
-
-        >>> ds.list_indices()[0]
-        {'name': 'id_idx', 'type': 'BloomFilter', 'fields': ['id'], ...'num_fragments_indexed': 3}
-        """
-        return _indices().list_like_lance(self.opened)
-
     def index_statistics(self, name: str) -> DisplayedDict:
         """Return parameters, coverage and size of an index, and statistics that its kind has.
 

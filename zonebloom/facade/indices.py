@@ -13,7 +13,7 @@ from zonebloom.base import arguments
 from zonebloom.base.display import DisplayedDict, DisplayedList
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
-from zonebloom.base.text import TextTable, bytes_text
+from zonebloom.base.text import bytes_text
 from zonebloom.building.builder import (
     Builder,
     Refreshed,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 # A build of BLOOMFILTER over more rows is warned about.
 _MANY_ROWS = 16_000_000
-# The names that Lance shows for kinds of indices.
-_LANCE_TYPES = {"BLOOMFILTER": "BloomFilter"}
 
 
 def build(
@@ -86,25 +84,6 @@ def _warn_of_many_rows(version: Version, entry: IndexEntry) -> None:
 def describe_opened(opened: OpenedDataset) -> DisplayedList[IndexDescription]:
     """Return a description of each index, and how many of the current files it covers."""
     return describe(opened.version.indices.values(), opened.look().coverage)
-
-
-def list_like_lance(opened: OpenedDataset) -> DisplayedList[dict[str, Any]]:
-    """Return the indices as dictionaries with the keys that Lance uses."""
-    indices = [
-        {
-            "name": index.name,
-            "type": _LANCE_TYPES.get(index.index_type, index.index_type),
-            "fields": [index.column],
-            "version": opened.version.number,
-            "num_fragments_indexed": index.num_fragments_indexed,
-        }
-        for index in describe_opened(opened)
-    ]
-    return DisplayedList(indices, _table_of_dicts, NO_INDEX)
-
-
-def _table_of_dicts(rows: Sequence[dict[str, Any]]) -> TextTable:
-    return list(rows[0]), [list(row.values()) for row in rows]
 
 
 def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
