@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -110,9 +110,6 @@ class Snapshot:
     _indices_of_columns: dict[tuple[str, ...], ColumnIndices] = field(
         default_factory=dict, init=False
     )
-    _indices_of_values: dict[tuple[str, ...], ColumnIndices] = field(
-        default_factory=dict, init=False
-    )
     _gaps: dict[tuple[str, ...], list[tuple[str, str]]] = field(default_factory=dict, init=False)
     _views_with_deletes: set[FileView] = field(default_factory=set, init=False)
 
@@ -175,18 +172,6 @@ class Snapshot:
         ]
 
     def indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
-        """Return the indices in which the hash of a value of a column can be looked up."""
-        if path not in self._indices_of_values:
-            all_indices = self.all_indices_of_column(path)
-            hashes_values = [index.hashes_values for index in all_indices.indices]
-            self._indices_of_values[path] = replace(
-                all_indices,
-                indices=tuple(itertools.compress(all_indices.indices, hashes_values)),
-                types=tuple(itertools.compress(all_indices.types, hashes_values)),
-            )
-        return self._indices_of_values[path]
-
-    def all_indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
         """Return the indices that can be searched for conditions on a column."""
         if path not in self._indices_of_columns:
             self._indices_of_columns[path] = self._find_indices(path)

@@ -365,7 +365,7 @@ class _Sample:
         is_of_words = isinstance(target.rule, TokenRule)
         return {
             index.entry.name: index.entry.kind
-            for index in self._snapshot.all_indices_of_column(target.column.path).indices
+            for index in self._snapshot.indices_of_column(target.column.path).indices
             if index.rule == target.rule or (is_of_words and isinstance(index.rule, TokenRule))
         }
 

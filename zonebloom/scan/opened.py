@@ -244,7 +244,7 @@ class OpenedDataset:
         if early_search is None or snapshot is not last:
             return snapshot, self.search_snapshot(snapshot, predicate, cost)
         search, _ = early_search.result()
-        self._report_gaps(snapshot, search)
+        self._report_gaps(snapshot, tuple(search.used_views))
         return snapshot, search
 
     def search_filter(
@@ -295,8 +295,7 @@ class OpenedDataset:
     ) -> Search:
         """Search a snapshot, and warn of files that the indices used do not cover."""
         search = search_indices(snapshot, predicate, cost)
-        if search.used_views:
-            self._report_gaps_of(snapshot, tuple(search.used_views))
+        self._report_gaps(snapshot, tuple(search.used_views))
         return search
 
     def plan(
@@ -338,7 +337,7 @@ class OpenedDataset:
         index, leaf = preferred_index(snapshot, column)
         keys = checked_keys(values, column, leaf)
         view = snapshot.view(index)
-        self._report_gaps_of(snapshot, (index.entry.name,))
+        self._report_gaps(snapshot, (index.entry.name,))
         uncovered = [
             present.fragment_id
             for present in snapshot.fragments
@@ -346,13 +345,9 @@ class OpenedDataset:
         ]
         return search_many(view, leaf, keys, np.array(uncovered, dtype=np.uint64))
 
-    def _report_gaps(self, snapshot: Snapshot, search: Search) -> None:
-        if search.used_views:
-            self._report_gaps_of(snapshot, tuple(search.used_views))
-
-    def _report_gaps_of(self, snapshot: Snapshot, index_names: tuple[str, ...]) -> None:
+    def _report_gaps(self, snapshot: Snapshot, index_names: tuple[str, ...]) -> None:
         """Warn once of files that not all named indices cover, or raise `StaleIndex`."""
-        gaps = snapshot.gaps(index_names)
+        gaps = snapshot.gaps(index_names) if index_names else ()
         is_refused = self.source.stale == "raise"
         if not gaps or (gaps == self._reported_gaps and not is_refused):
             return

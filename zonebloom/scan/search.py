@@ -173,7 +173,7 @@ def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _An
         ):
             answer = _answer_by_partition(leaf, snapshot, search)
             # Some files may store the column.
-            if snapshot.all_indices_of_column(leaf.column).indices:
+            if snapshot.indices_of_column(leaf.column).indices:
                 index_answer = _answer_by_index(leaf, snapshot, search)
                 if isinstance(answer, str):
                     answer = index_answer
@@ -209,7 +209,7 @@ def _answer_by_index(
     predicate: ColumnPredicate, snapshot: Snapshot, search: Search
 ) -> _Answer | str:
     """Return the answer of the indices of a column, or the reason why none can answer."""
-    on_column = snapshot.all_indices_of_column(predicate.column)
+    on_column = snapshot.indices_of_column(predicate.column)
     if not on_column.indices:
         # Do not recommend an index that could not answer either.
         what = ".".join(predicate.column)
@@ -233,12 +233,6 @@ def _answer_by_index(
     return _IndexLookup(snapshot, search, questions, predicate, bounds_false=bounds_false)
 
 
-def usable_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
-    """Return the indices of the values of a column, or the reason why none can be used."""
-    on_column = snapshot.indices_of_column(column)
-    return on_column if on_column.indices else _why_no_index(on_column, ".".join(column))
-
-
 def _why_no_index(on_column: ColumnIndices, what: str) -> str:
     if on_column.misfits:
         warn(IndexNotUsedWarning(on_column.misfits[0]))
@@ -259,20 +253,20 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
     leaf_type = find_leaf_type(schema, path)
     if leaf_type is None:
         raise ColumnNotFound(unknown_column_text(column, schema))
-    on_column = usable_indices(snapshot, path)
-    if isinstance(on_column, str):
-        others = snapshot.all_indices_of_column(path).indices
-        if others:
-            raise IndexNotFound(
-                f"index {others[-1].entry.name!r} of column {arguments.short_repr(column)} has no "
-                f"hashes of its values; create a HASH or BLOOMFILTER index, too"
-            )
+    on_column = snapshot.indices_of_column(path)
+    if not on_column.indices:
         raise IndexNotFound(
-            f"column {arguments.short_repr(column)} cannot be looked up: {on_column}; call "
-            "create_scalar_index on it"
+            f"column {arguments.short_repr(column)} cannot be looked up: "
+            f"{_why_no_index(on_column, '.'.join(path))}; call create_scalar_index on it"
         )
-    readable = [index for index in on_column.indices if is_known_kind(index.entry.kind)]
-    return (readable or on_column.indices)[-1], leaf_type
+    with_hashes = [index for index in on_column.indices if index.hashes_values]
+    if not with_hashes:
+        raise IndexNotFound(
+            f"index {on_column.indices[-1].entry.name!r} of column {arguments.short_repr(column)} "
+            "has no hashes of its values; create a HASH or BLOOMFILTER index, too"
+        )
+    readable = [index for index in with_hashes if is_known_kind(index.entry.kind)]
+    return (readable or with_hashes)[-1], leaf_type
 
 
 def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
