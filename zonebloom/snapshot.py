@@ -119,8 +119,9 @@ class Snapshot:
             f"index version {self.version.number}>"
         )
 
-    @property
+    @cached_property
     def fragments(self) -> Sequence[PresentFragment]:
+        """The files that exist, in scan order."""
         return self.coverage.fragments
 
     @cached_property

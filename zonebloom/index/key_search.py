@@ -95,11 +95,13 @@ def find_keys(view: IndexView, hashes: np.ndarray, cost: ReadCost) -> FoundKeys:
 
     Distinct hashes come first, if only some are distinct.
     """
-    if view.index.finds_few_zones and hashes.size > _MAX_UNITED_KEYS:
-        return _find_by_pairs(view, hashes, cost)
-    if view.index.finds_few_zones or hashes.size <= 2 * _SAMPLE_KEYS:
+    if hashes.size <= 2 * _SAMPLE_KEYS:
         return FoundKeys(view.rows_with_any(hashes))
-    return FoundKeys(_rows_by_filters(view, hashes, cost))
+    if not view.index.finds_few_zones:
+        return FoundKeys(_rows_by_filters(view, hashes, cost))
+    if hashes.size <= _MAX_UNITED_KEYS:
+        return FoundKeys(view.rows_with_any(hashes))
+    return _find_by_pairs(view, hashes, cost)
 
 
 def _lookup_cost(view: IndexView, num_keys: float, cost: ReadCost) -> float:

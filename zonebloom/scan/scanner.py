@@ -288,9 +288,7 @@ class Scanner(ProcessBound, Displayed):
         return f"zonebloom.Scanner: {names}{filter}{limit}\n  {advice}"
 
     def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch in the schema that is read. Computed columns may have other types."""
-        if not isinstance(self._request.columns, dict):
-            return batch
+        """Return a batch of computed columns in the schema that is read."""
         schema = self.schema_read
         if self._request.has_addresses:
             schema = schema.append(ADDRESS_FIELD)
@@ -303,12 +301,12 @@ class Scanner(ProcessBound, Displayed):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _arranged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of batches in their order, with the columns of the result."""
+        """Return the rows of batches in their order, with the columns of the result."""
         request = self._request
-        batches = map(self._cast_to_schema, batches)
+        if isinstance(request.columns, dict):
+            batches = map(self._cast_to_schema, batches)
         if not request.sort_keys:
-            yield from batches
-            return
+            return iter(batches)
         schema = self.schema_read
         num_columns = len(schema) - request.num_hidden_columns
         visible = list(range(num_columns))
@@ -316,10 +314,10 @@ class Scanner(ProcessBound, Displayed):
             visible.append(len(schema))
             schema = schema.append(ADDRESS_FIELD)
         max_rows = None if request.limit is None else request.offset + request.limit
-        for batch in sorted_batches(
-            batches, schema, request.sort_keys, max_rows, request.batch_size
-        ):
-            yield batch.select(visible) if request.num_hidden_columns else batch
+        ordered = sorted_batches(batches, schema, request.sort_keys, max_rows, request.batch_size)
+        if not request.num_hidden_columns:
+            return ordered
+        return (batch.select(visible) for batch in ordered)
 
     def _run(self, stats: ScanStats, plan: ScanPlan | None = None) -> Iterator[pa.RecordBatch]:
         started = time.perf_counter()

@@ -199,7 +199,7 @@ class HashTable(IndexTable):
         hashed = int(hashes[0])
         if not (KERNELS.are_loaded or KERNELS.are_worth(_NUMPY_CHECKS_PER_BLOCK)):
             return self._zones_by_numpy(hashed)
-        words = self._block(self._slot_of(hashed))
+        words = self._block(hashed >> self._slot_shift)
         if words is None:
             return np.arange(len(self))
         out = getattr(self._scratch, "zones", None)
@@ -217,7 +217,7 @@ class HashTable(IndexTable):
         return search_kernels
 
     def _zones_by_numpy(self, hashed: int) -> np.ndarray:
-        words = self._block(self._slot_of(hashed))
+        words = self._block(hashed >> self._slot_shift)
         if words is None:
             return np.arange(len(self))
         try:
@@ -225,9 +225,6 @@ class HashTable(IndexTable):
         except ValueError:
             return self._report_block()
         return zones if reference is None else self._posting(reference)
-
-    def _slot_of(self, hashed: int) -> int:
-        return hashed >> self._slot_shift
 
     def _sorted_pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         """Yield pairs of the position of a sorted hash and a zone."""
