@@ -204,26 +204,18 @@ def _fragment_plan(
     reason = present.reason or _reason_to_read_whole(present, rows, search, is_covered)
     if present.fragment.view is not None:
         return _plan_part_of_view(snapshot, present, rows, reason)
+    fragment, identity, fragment_id = present.fragment, present.identity, present.fragment_id
+    whole = FragmentPlan(fragment, None, reason, identity, fragment_id=fragment_id)
     if not is_covered and find_row_groups is not None:
-        row_groups = find_row_groups(present.fragment, present.identity)
+        row_groups = find_row_groups(fragment, identity)
         if row_groups is not None:
-            return FragmentPlan(
-                present.fragment,
-                None,
-                reason,
-                present.identity,
-                None,
-                tuple(row_groups),
-                fragment_id=present.fragment_id,
-            )
+            return replace(whole, row_groups=tuple(row_groups))
     source, num_rows = snapshot.source, present.num_rows
     if reason and not (is_covered and num_rows is not None and source.is_parquet):
-        return FragmentPlan(
-            present.fragment, None, reason, present.identity, fragment_id=present.fragment_id
-        )
+        return whole
     pages = None
     has_round_trips = source.store.has_round_trips
-    if not reason or not has_round_trips or present.identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
+    if not reason or not has_round_trips or identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
         pages = snapshot.pages(present)
     if reason and not (
         _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate)
@@ -232,41 +224,33 @@ def _fragment_plan(
         # for its footer, and one for its data.
         else pages is not None
     ):
-        return FragmentPlan(
-            present.fragment, None, reason, present.identity, fragment_id=present.fragment_id
-        )
-    return FragmentPlan(
-        present.fragment, rows, reason, present.identity, pages, fragment_id=present.fragment_id
-    )
+        return whole
+    return FragmentPlan(fragment, rows, reason, identity, pages, fragment_id=fragment_id)
 
 
 def _plan_whole(snapshot: Snapshot, present: PresentFragment, reason: str) -> FragmentPlan:
     """Return a plan for all rows of a fragment that the table has not deleted."""
-    if present.fragment.view is None:
-        return FragmentPlan(
-            present.fragment, None, reason, present.identity, fragment_id=present.fragment_id
-        )
-    return _plan_part_of_view(
-        snapshot, present, RowRanges([(0, snapshot.count_rows(present))]), reason
-    )
+    if present.fragment.view is not None:
+        rows = RowRanges([(0, snapshot.count_rows(present))])
+        return _plan_part_of_view(snapshot, present, rows, reason)
+    identity, fragment_id = present.identity, present.fragment_id
+    return FragmentPlan(present.fragment, None, reason, identity, fragment_id=fragment_id)
 
 
 def _plan_part_of_view(
     snapshot: Snapshot, present: PresentFragment, rows: RowRanges, reason: str
 ) -> FragmentPlan:
     """Return a plan for rows of a fragment with a view, without the deleted ones."""
-    kept_rows = rows.window(0, snapshot.count_rows(present)) - present.fragment.deleted_rows
-    num_deleted = min(len(rows), snapshot.count_rows(present)) - len(kept_rows)
-    pages = snapshot.pages(present)
+    num_rows = snapshot.count_rows(present)
+    kept_rows = rows.window(0, num_rows) - present.fragment.deleted_rows
     return FragmentPlan(
         present.fragment,
         kept_rows,
         reason,
         present.identity,
-        pages,
-        None,
-        num_deleted,
-        present.fragment_id,
+        snapshot.pages(present),
+        num_deleted=min(len(rows), num_rows) - len(kept_rows),
+        fragment_id=present.fragment_id,
     )
 
 
