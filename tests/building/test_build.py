@@ -195,7 +195,8 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
     tasks = split_into_tasks(
         "p", catalog, source, [spec], fragments_of([str(path) for path in paths])
     )
-    trained = train_locally(tasks, workers=4)
+    replace_function(monkeypatch, building, "num_cores", lambda: 4)
+    trained = train_locally(tasks)
     fragments = [fragment for task in trained for fragment in task.fragments]
     assert [(fragment.fragment_id, fragment.num_rows) for fragment in fragments] == [
         (i, 20 + i) for i in range(8)

@@ -26,7 +26,7 @@ _VALUES_PER_ZONE = 256
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
-def draw_zones(num_zones: int, max_zones: int, seed: int = 0) -> np.ndarray:
+def draw_zones(num_zones: int, max_zones: int) -> np.ndarray:
     """Return the numbers of at most ``max_zones`` sampled zones, int64, ascending."""
     if num_zones <= max_zones:
         return np.arange(num_zones, dtype=np.int64)
@@ -35,7 +35,7 @@ def draw_zones(num_zones: int, max_zones: int, seed: int = 0) -> np.ndarray:
     offsets = _offsets_in_group(stride, max(2, max_zones // num_groups))
     # Start each group at a random place, because data may repeat with the period of the stride.
     room = max(0.0, stride - offsets[-1] - 1)
-    jitter = np.random.default_rng(seed).random(num_groups) * room
+    jitter = np.random.default_rng(0).random(num_groups) * room
     first_zones = (np.arange(num_groups) * stride + jitter).astype(np.int64)
     zones = np.unique(first_zones[:, None] + offsets)
     return zones[zones < num_zones]

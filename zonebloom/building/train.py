@@ -127,11 +127,10 @@ def split_into_tasks(
 
 
 def train_locally(
-    tasks: Sequence[TrainTask], *, workers: int | None = None, progress: ReportRows | None = None
+    tasks: Sequence[TrainTask], *, progress: ReportRows | None = None
 ) -> list[TrainedTask]:
-    """Run tasks on threads of this process. Return the results in the order of the tasks."""
-    workers = workers or num_cores()
-    threads = max(1, workers // len(tasks))
+    """Run tasks on all cores. Return the results in the order of the tasks."""
+    threads = max(1, num_cores() // len(tasks))
     is_stopped = threading.Event()
 
     def report(rows: int) -> None:
@@ -140,19 +139,14 @@ def train_locally(
         if progress is not None:
             progress(rows)
 
-    num_tasks = min(workers, len(tasks))
+    num_tasks = min(num_cores(), len(tasks))
+
+    def train(task: TrainTask) -> TrainedTask:
+        return train_task(task, threads=threads, num_tasks=num_tasks, progress=report)
+
     with thread_pool(num_tasks) as pool:
         try:
-            return list(
-                map_in_order(
-                    pool,
-                    lambda task: train_task(
-                        task, threads=threads, num_tasks=num_tasks, progress=report
-                    ),
-                    tasks,
-                    len(tasks) + 1,
-                )
-            )
+            return list(pool.map(train, tasks))
         except BaseException:
             # Running tasks stop at their next batch, so that an interrupt does not wait for a file.
             is_stopped.set()
