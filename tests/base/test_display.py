@@ -1,4 +1,4 @@
-"""Test how objects are displayed: as one line, as text, and as HTML."""
+"""Test how objects are displayed: as one line, as text, and as HTML with correct pictures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from IPython.core.formatters import DisplayFormatter
 
 import zonebloom as zb
 from zonebloom import results
 from zonebloom.base import display
-from zonebloom.base.display import DisplayedDict
+from zonebloom.base.display import NO_BOUNDS, DisplayedDict, Strip, bounds_up_to, pictures_html
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.results import (
@@ -144,6 +144,17 @@ class Page(HTMLParser):
         if self.open[-1] != "style":
             self.text.append(data)
 
+    def pictures(self) -> list[tuple[str, dict[str, str]]]:
+        """Return the label of each picture, and its shapes by their class."""
+        pictures = []
+        for tag, attributes in self.tags:
+            if tag == "svg":
+                assert attributes["role"] == "img"
+                pictures.append((attributes["aria-label"], {}))
+            elif tag == "path":
+                pictures[-1][1][attributes["class"]] = attributes["d"]
+        return pictures
+
 
 def test_a_repr_is_one_line_without_an_address(displayed: dict[str, object]):
     kinds = {type(value) for value in displayed.values()}
@@ -163,6 +174,7 @@ def test_html_loads_nothing_and_runs_no_code(displayed: dict[str, object]):
         page = Page(html)
         assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "i"})
         assert not re.search(r"https?:|url\(|@import|\son\w+=", html), name
+        assert "prefers-color-scheme: dark" in html and "data-jp-theme-light=false" in html
         assert "".join(page.text).strip(), name
 
 
@@ -228,6 +240,64 @@ def test_kept_zones_are_those_with_a_kept_row(pairs, num_rows, zone):
     file = FileZones("a", num_rows, zone, rows)
     assert file.kept_zones == len({row // zone for row in rows.rows().tolist()})
     assert file.num_zones == len({row // zone for row in range(num_rows)})
+
+
+def places(path: str) -> set[int]:
+    """Return how many thousandths of a strip its blocks cover."""
+    blocks = re.findall(r"M(\d+) 0h(\d+)v12h-(\d+)z", path)
+    assert "".join("M{} 0h{}v12h-{}z".format(*block) for block in blocks) == path
+    covered = [range(int(x), int(x) + int(width)) for x, width, _ in blocks]
+    assert all(block[-1] < 1000 for block in covered)
+    return set().union(*covered)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 999)), max_size=9),
+    st.integers(1, 5000),
+)
+@example([(0, 154)], 220)
+def test_a_strip_covers_the_kept_rows_and_few_others(pairs, num_rows):
+    rows = RowRanges((a, a + b) for a, b in pairs) & RowRanges([(0, num_rows)])
+    strip = Strip("a", "words", num_rows, (rows.starts, rows.stops))
+    ((label, shapes), *_) = Page(pictures_html([strip])).pictures()
+    assert label == "a: words"
+    covered = places(shapes.get("zb-kept", ""))
+    for start, stop in rows:
+        assert covered >= set(range(1000 * start // num_rows, 1000 * stop // num_rows))
+    # A place is 4 thousandths wide; what it covers is kept in part.
+    for place in range(0, 1000, 4):
+        within = RowRanges([(place * num_rows // 1000, -(-(place + 4) * num_rows // 1000))])
+        assert place not in covered or rows & within
+
+
+def test_pictures_show_kept_skipped_and_unindexed_files(ds: zb.Dataset):
+    for displayed in (ds.scanner(filter=FILTER).explain_plan(), ds.search(FILTER)):
+        pictures = Page(displayed._repr_html_()).pictures()[: FILES + 1]
+        kinds = [shapes.keys() - {"zb-cut"} for _, shapes in pictures]
+        assert kinds == [{"zb-kept"}, {"zb-kept"}, set(), {"zb-whole", "zb-hatch"}]
+        labels = [label for label, _ in pictures]
+        assert "rows 0-100" in labels[0] and "skipped" in labels[2] and "not indexed" in labels[3]
+        assert places(pictures[0][1]["zb-kept"]) == set(range(100))
+    cuts = Page(ds.scanner(filter=FILTER).explain_plan()._repr_html_()).pictures()[0][1]["zb-cut"]
+    assert cuts.count("M") == ROWS // ZONE - 1
+
+
+def test_many_files_are_summarised():
+    kept_bounds = {number: bounds_up_to(10) for number in (3, 97)}
+    files = [Strip(f"f{n}", "words", 10, kept_bounds.get(n, NO_BOUNDS)) for n in range(100)]
+    files[50] = Strip("f50", "words", 1, unindexed=bounds_up_to(1))
+    page = Page(pictures_html(files, [Strip("bytes", "1 B of 4 B", 4, bounds_up_to(1))]))
+    *pictures, bar = page.pictures()[:5]
+    names = [label.partition(":")[0] for label, _ in pictures]
+    assert names == ["f3", "f50", "f97", "97 more files"]
+    assert pictures[-1][0] == "97 more files: 97 skipped"
+    assert places(bar[1]["zb-kept"]) == set(range(252))
+    ((_, shapes),) = Page(
+        pictures_html((), [Strip("files", "0 of 4", 4, bounds_up_to(0))])
+    ).pictures()
+    assert not shapes
+    every = [Strip(f"f{n}", "words", 10, bounds_up_to(10)) for n in range(100)]
+    assert "80 more files: 80 kept" in [label for label, _ in Page(pictures_html(every)).pictures()]
 
 
 def test_file_names_are_escaped_in_html(ds: zb.Dataset, folder: Path):

@@ -386,6 +386,8 @@ def test_html_escapes_paths():
     page = found_in({0: evil, 1: "b"})._repr_html_()
     assert "<script>" not in page
     assert html.escape(evil) in page
+    assert "<td>rows 0-2, 4-5</td>" in page
+    assert page.count("<tr>") == 2
 
 
 @given(st.sets(st.integers(0, 60)), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9))))

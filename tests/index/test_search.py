@@ -57,6 +57,7 @@ def test_an_upper_bound_has_ranges_for_each_fragment(plain: tuple):
         {"fragment_id": 2, "path": "part-002.parquet", "start": 40, "stop": 60},
     ]
     assert "40 of 300 rows in 2 of 3 fragments" in repr(result)
+    assert "part-002.parquet" in result._repr_html_()
 
 
 def test_a_search_for_an_absent_value_has_no_candidates(plain: tuple):

@@ -41,7 +41,7 @@ def test_large_pages_are_named_with_what_small_ones_save(tmp_path, keys, writes_
     assert factor_of(ds.advise("id").page_sizes) == (ROWS, round(ROWS / 8192))
     run = ds.scanner(filter="id = 42").analyze_plan()
     assert factor_of(run.page_sizes) == (ROWS, round(ROWS / 8192))
-    assert run.page_sizes in run
+    assert run.page_sizes in run and run.page_sizes in run._repr_html_()
     # Without a search of rows there is nothing to save.
     assert ds.scanner().analyze_plan().page_sizes == ""
     assert ds.scanner(filter="id = 42", limit=1).analyze_plan().page_sizes == ""

@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Displayed
+from zonebloom.base.display import (
+    Displayed,
+    Strip,
+    bounds_up_to,
+    pictures_html,
+    styled_html,
+    title_html,
+)
 from zonebloom.errors import InvalidArgument
 
 OFFSET_BITS = 32
@@ -374,6 +381,8 @@ class SearchResult(Displayed):
     ----------
     at_most, at_least, universe : RowRanges
         Row addresses. ``universe`` is every row of the dataset.
+    covered : tuple of frozenset of int, or None
+        The fragments that each index covers, by id. None if that is not known.
     null_free : bool
         Whether the predicate is known to be null for no row. Only then is it true for every row in
         both bounds.
@@ -394,7 +403,7 @@ class SearchResult(Displayed):
     (200, 0)
     """
 
-    __slots__ = ("at_least", "at_most", "null_free", "paths", "universe")
+    __slots__ = ("at_least", "at_most", "covered", "null_free", "paths", "universe")
 
     def __init__(
         self,
@@ -404,6 +413,7 @@ class SearchResult(Displayed):
         at_least: RowRanges | None = None,
         paths: Mapping[int, str] | None = None,
         null_free: bool = True,
+        covered: tuple[frozenset[int], ...] | None = None,
     ):
         at_most = universe if at_most is None else at_most
         at_least = _EMPTY_RANGES if at_least is None else at_least
@@ -412,6 +422,7 @@ class SearchResult(Displayed):
             if not isinstance(rows, RowRanges):
                 arguments.require_instance(rows, RowRanges, name)
         self.null_free: bool = null_free
+        self.covered: tuple[frozenset[int], ...] | None = covered
         self.universe: RowRanges = universe
         self.at_most: RowRanges = at_most
         self.at_least: RowRanges = at_least
@@ -439,6 +450,9 @@ class SearchResult(Displayed):
             at_least=at_least,
             paths=self.paths,
             null_free=self.null_free and other.null_free,
+            covered=None
+            if self.covered is None or other.covered is None
+            else self.covered + other.covered,
         )
 
     @property
@@ -488,6 +502,20 @@ class SearchResult(Displayed):
 
     def _name(self, fragment_id: int) -> str:
         return self.paths.get(fragment_id, f"fragment {fragment_id}")
+
+    def _repr_html_(self) -> str:
+        kept_rows = by_fragment(self.at_most)
+        strips = []
+        for fragment_id, all_rows in by_fragment(self.universe).items():
+            rows, name = kept_rows.get(fragment_id, _EMPTY_RANGES), self._name(fragment_id)
+            words = f"rows {ranges_text(rows, 3)}" if rows else "skipped"
+            strip = Strip(name, words, int(all_rows.stops[-1]), (rows.starts, rows.stops))
+            is_covered = self.covered is None or any(fragment_id in ids for ids in self.covered)
+            # A file that no index covers can still be skipped, by the partition values of its path.
+            if rows and not is_covered:
+                strip = Strip(name, f"{words}, not indexed", 1, unindexed=bounds_up_to(1))
+            strips.append(strip)
+        return styled_html(title_html(str(self).splitlines()[0]), pictures_html(strips))
 
 
 def ranges_text(rows: RowRanges, max_ranges: int) -> str:

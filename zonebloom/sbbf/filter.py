@@ -9,7 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Displayed
+from zonebloom.base.display import (
+    Displayed,
+    Strip,
+    bounds_up_to,
+    pictures_html,
+    styled_html,
+    title_html,
+)
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.hashing import hash_array
@@ -281,6 +288,12 @@ class Sbbf(Displayed):
         return (
             f"<Sbbf {self.num_blocks:,} blocks, {self.nbytes:,} bytes, {self.fill:.3%} of bits set>"
         )
+
+    def _repr_html_(self) -> str:
+        words = f"{self.fill:.3%}; estimated false positive probability {self.estimated_fpp:.2g}"
+        set_bits = int(np.bitwise_count(self._words).sum())
+        bits = Strip("bits set", words, self.nbytes * 8, bounds_up_to(set_bits))
+        return styled_html(title_html(repr(self).strip("<>")), pictures_html((), [bits]))
 
 
 def _chunks(values: Any) -> list[pa.Array]:

@@ -1,4 +1,4 @@
-"""The plan of a scan, and its text in ``explain_plan`` and ``analyze_plan``."""
+"""The plan of a scan, and its text and HTML in ``explain_plan`` and ``analyze_plan``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from zonebloom.base.display import Displayed
+from zonebloom.base.display import (
+    NO_BOUNDS,
+    Displayed,
+    Strip,
+    bounds_up_to,
+    list_html,
+    pictures_html,
+    styled_html,
+    title_html,
+)
 from zonebloom.base.pickling import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text, time_text
@@ -45,7 +54,7 @@ class IndexUse:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScanPlan(ProcessBound, Displayed):
-    """The plan of a scan before it runs. `str` describes it.
+    """The plan of a scan before it runs. `str` and HTML describe it.
 
     Attributes
     ----------
@@ -133,8 +142,7 @@ class ScanPlan(ProcessBound, Displayed):
         # If no index was searched, all fragments are read whole for the same reason.
         if self.indices or any(part.row_groups is not None for part in whole):
             lines += _describe_first(whole, "whole")
-        lines += [f"  not answered by an index: {text} ({why})" for text, why in self.unanswered]
-        return "\n".join(lines)
+        return "\n".join(lines + [f"  {reason}" for reason in self._reasons()])
 
     def _facts(self) -> list[str]:
         columns = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
@@ -162,6 +170,29 @@ class ScanPlan(ProcessBound, Displayed):
             lines.append(f"deleted rows: {self.deleted_rows:,} left out")
         return lines
 
+    def _reasons(self) -> list[str]:
+        return [f"not answered by an index: {text} ({reason})" for text, reason in self.unanswered]
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self, facts: Sequence[str] = (), bars: Sequence[Strip] = ()) -> str:
+        """Return the plan as HTML, with further facts, a drawing of the files, and bars."""
+        head, *plan_facts = self._facts()
+        plans_by_key = {part.fragment.key: part for part in self.fragments}
+        lines = list_html([*plan_facts, *self._reasons(), *facts])
+        strips = [_file_strip(file, plans_by_key.get(file.path)) for file in self.files]
+        return styled_html(title_html(head), lines, pictures_html(strips, bars))
+
+
+def _file_strip(file: FileZones, part: FragmentPlan | None) -> Strip:
+    words = "skipped" if part is None else _part_text(part)
+    if not file.zone_rows:
+        return Strip(file.path, words, 1, unindexed=bounds_up_to(1) if file.kept else NO_BOUNDS)
+    words = f"{file.kept_zones:,} of {file.num_zones:,} zones: {words}"
+    bounds = file.kept.starts, file.kept.stops
+    return Strip(file.path, words, file.num_rows, bounds, zone_rows=file.zone_rows)
+
 
 def _describe_first(parts: Sequence[FragmentPlan], manner: str) -> list[str]:
     lines = [
@@ -182,7 +213,7 @@ def _part_text(part: FragmentPlan) -> str:
 
 
 class PlanText(Displayed, str):
-    """The text that ``explain_plan`` and ``analyze_plan`` return.
+    """The text that ``explain_plan`` and ``analyze_plan`` return, which Jupyter shows as HTML.
 
     Attributes
     ----------
@@ -212,6 +243,15 @@ class PlanText(Displayed, str):
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         # A plan refers to objects that cannot leave this process, so pickle only the text.
         return str, (str(self),)
+
+    def _repr_html_(self) -> str:
+        if self.stats is None:
+            return self.plan.html()
+        read, every = self.stats.data_bytes, self.plan.all_bytes
+        words = f"{bytes_text(read)} read, {bytes_text(every)} in all files"
+        bars = [Strip("bytes read", words, every, bounds_up_to(read))] if every else []
+        facts = _stats_facts(self.stats, self.page_sizes)
+        return self.plan.html(facts, bars)
 
 
 def _stats_facts(stats: ScanStats, page_sizes: str) -> list[str]:

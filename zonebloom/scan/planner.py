@@ -148,6 +148,7 @@ def search_result(snapshot: Snapshot, search: Search) -> SearchResult:
         at_least=bounds[1],
         paths={present.fragment_id: present.fragment.key for present in snapshot.fragments},
         null_free=result.null_free,
+        covered=tuple(view.fragment_ids for view in search.used_views.values()),
     )
 
 

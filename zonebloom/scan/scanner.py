@@ -228,7 +228,7 @@ class Scanner(ProcessBound, Displayed):
         return replace(plan, fragments=chosen, paths=request.paths)
 
     def explain_plan(self) -> PlanText:
-        """Return a text of what a run would read, and why.
+        """Return a text of what a run would read, and why. Jupyter shows it as HTML.
 
         >>> print(ds.scanner(filter="id = 42").explain_plan())
         ZoneBloomScan: id = 42
@@ -240,7 +240,7 @@ class Scanner(ProcessBound, Displayed):
         return PlanText(self._plan(is_described=True))
 
     def analyze_plan(self) -> PlanText:
-        """Run the scan and return a text of the plan and of what was read.
+        """Run the scan and return a text of the plan and of what was read. Jupyter shows HTML.
 
         >>> ran = ds.scanner(filter="id = 42").analyze_plan()
         >>> print(ran)
