@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import pytest
 from support.helpers import ROOT
 from support.seams import set_constant
 
 from bench import (
-    cold,
     competitors,
     data,
     headline,
@@ -19,7 +18,6 @@ from bench import (
     report,
     scale,
     sections,
-    tables,
 )
 from bench.measures import Effort, Questions, WrongAnswer, measure
 
@@ -58,30 +56,6 @@ def test_all_competitors_are_available_or_reported_as_missing():
     available, missing = competitors.competitors()
     assert available == list(competitors.ALL)
     assert len(available) + len(missing) == len(competitors.ALL)
-
-
-def test_the_report_has_a_row_for_every_result(measured_report):
-    text = report.markdown(measured_report)
-    recommended, default = text.split("\n## Layout: ")[1:]
-    assert "pages of 2,048 keys, a page index, no dictionary of keys, SNAPPY" in recommended
-    assert "no page index, a dictionary of keys, SNAPPY" in default
-    for table in (recommended, default):
-        assert "| int64, 10 % null | zonebloom | " in table
-        assert "absent key | one key | IN of 10 | IN of 100 | batch |" in table
-        for label in (
-            "of Lance BLOOMFILTER",
-            "of the best scan",
-            "of `to_table(filter=)`",
-            "zonebloom HASH",
-            "HASH of Lance BTREE",
-            "HASH of Lance BLOOMFILTER",
-            "HASH of zonebloom",
-        ):
-            assert table.count(f"|  | {label} | ") == 1
-    for result in measured_report.scale_results:
-        assert f"| {result.rows:,}, {result.num_zones:,}, {result.layout} |" in text
-    assert all(line in text for line in measured_report.missing)
-    assert "load average was 1.0 to 2.0" in text
 
 
 def test_plots_and_readme_are_written(measured_report, tmp_path):
@@ -177,29 +151,3 @@ def test_a_wrong_answer_ends_the_run(root):
 
     with pytest.raises(WrongAnswer, match="brute force finds"):
         measure([LosesRows(data_set)], data_set, Questions.of(data_set, TINY), TINY)
-
-
-def test_first_lookups_run_in_fresh_processes(root):
-    from bench.cold import first_lookup
-
-    data_set = data.synthetic("sorted int64", 2_000, root)
-    competitors.ZoneBloom(data_set).build()
-    result = first_lookup(data_set.folder, competitors.ZoneBloom.name, data_set.present_keys(1)[0])
-    assert result.rows == 1
-    assert result.seconds > 0
-    assert result.peak_bytes > 10_000_000
-
-
-def test_the_start_of_each_program_is_measured():
-    times = cold.start_times(rounds=1)
-    assert list(times) == list(cold.STARTS)
-    assert min(times.values()) > 0
-
-
-def test_new_processes_are_measured_from_start_to_end():
-    times = cold.fresh_times(rows=20_000, rounds=1)
-    assert list(times) == ["default", "recommended"]
-    for layout in times.values():
-        assert min(astuple(layout)) > 0
-    table = tables.fresh_table(times)
-    assert [line.split(" | ")[0] for line in table[2:]] == ["| default", "| recommended"]

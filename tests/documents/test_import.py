@@ -17,31 +17,6 @@ HEAVY = ["numba", "llvmlite", "pyspark", "polars", "lance", "pandas", "sqlglot",
 # A dataset is a pyarrow.dataset.Dataset, and PyArrow's module imports pandas.
 HEAVY_FOR_DATASETS = [name for name in HEAVY if name not in ("pandas", "pyarrow.dataset")]
 
-# Parts of the package that only builds and rarer sources need.
-UNUSED_BY_LOOKUPS = (
-    "zonebloom.advise.",
-    "zonebloom.building.",
-    "zonebloom.cli.",
-    "zonebloom.exchange.",
-    "zonebloom.facade.indices.",
-    "zonebloom.index.describe.",
-    "zonebloom.index.validate.",
-    "zonebloom.index.zone_bloom.train.",
-    "zonebloom.parquet.decrypted_file.",
-    "zonebloom.parquet.embedded_filters.",
-    "zonebloom.plots.",
-    "zonebloom.predicates.arrow.",
-    "zonebloom.scan.locate.",
-    "zonebloom.sources.delta_lake.",
-    "zonebloom.sources.iceberg.",
-    "zonebloom.sources.memory.",
-    "zonebloom.spark.",
-    "zonebloom.storage.encryption.",
-    "concurrent.futures.thread.",
-    "html.",
-    "random.",
-)
-
 LOADED = f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
 
 BUILD = """
@@ -133,12 +108,6 @@ def test_an_unknown_name_is_an_attribute_error():
         zonebloom.datset  # noqa: B018
 
 
-@pytest.mark.parametrize("names", ["Sbbf, RowRanges, SearchResult", "dataset, errors"])
-def test_importing_names_loads_nothing_heavy(names):
-    output = run_python(f"import json, sys\nfrom zonebloom import {names}\n{LOADED}")
-    assert json.loads(output) == []
-
-
 @pytest.mark.parametrize("name", ["", ".results", ".plots", ".spark"])
 def test_only_public_names_are_listed(name):
     module = importlib.import_module(f"zonebloom{name}")
@@ -169,53 +138,6 @@ def test_a_point_lookup_loads_nothing_heavy(indexed, form):
         indexed,
     )
     assert json.loads(output) == [[{"id": 31_000, "name": "n31000"}], []]
-
-
-def test_a_point_lookup_without_pandas_loads_only_modules_that_it_uses(indexed):
-    # pandas, which PyArrow imports if it is there, would load some of the modules too.
-    output = run_python(
-        """
-        import json, sys
-
-        class NoPandas:
-            def find_spec(self, name, path=None, target=None):
-                if name == "pandas":
-                    raise ModuleNotFoundError(name)
-
-        sys.meta_path.insert(0, NoPandas())
-        import zonebloom as zb
-
-        rows = zb.dataset(sys.argv[1]).to_table(filter="id = 31000").to_pylist()
-        print(json.dumps([rows, sorted(sys.modules)]))
-        """,
-        indexed,
-    )
-    rows, loaded = json.loads(output)
-    assert rows == [{"id": 31_000, "name": "n31000"}]
-    assert [name for name in loaded if f"{name}.".startswith(UNUSED_BY_LOOKUPS)] == []
-
-
-def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):
-    for number in range(3):
-        ids = pa.array(range(number * 200, (number + 1) * 200), pa.int64())
-        pq.write_table(
-            pa.table({"id": ids, "name": ids.cast("string")}), tmp_path / f"{number}.parquet"
-        )
-    run_python(BUILD, tmp_path)
-    output = run_python(
-        f"""
-        import json, sys
-        import zonebloom as zb
-
-        ds = zb.dataset(sys.argv[1])
-        # All rows of one file, which pyarrow's scan would be asked for.
-        assert len(ds.search("id = 300").at_most) == 200
-        rows = ds.to_table(["id"], "id = 300").to_pylist()
-        print(json.dumps([rows, [name for name in {HEAVY_FOR_DATASETS!r} if name in sys.modules]]))
-        """,
-        tmp_path,
-    )
-    assert json.loads(output) == [[{"id": 300}], []]
 
 
 @pytest.mark.parametrize("arguments", [["id = 31000"], ["name = 'n31000'"], ["--key", "id=31000"]])

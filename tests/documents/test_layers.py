@@ -54,54 +54,6 @@ ALLOWED_UPWARDS = {
     ): "a dataset uses the settings of the active Spark session",
 }
 
-# The modules (or folders, with a slash) that may import a package.
-IMPORTERS = {
-    "numba": [
-        "sbbf/",
-        "parquet.page_table",
-        "parquet.header_kernels",
-        "parquet.decompression_kernels",
-        "parquet.row_kernels",
-        "parquet.text_hash_kernels",
-        "parquet.value_kernels",
-        "parquet.nested_kernels",
-        "parquet.key_table_kernels",
-        "parquet.filter_kernels",
-        "parquet.hit_kernels",
-        "parquet.delta_encoding_kernels",
-        "storage.pread_kernel",
-        "storage.stat_kernel",
-        "index.row_keys.token_kernels",
-        "index.hash.sort_kernels",
-        "index.hash.encode_kernels",
-        "index.hash.search_kernels",
-        "scan.number_kernels",
-    ],
-    "llvmlite": ["sbbf/"],
-    "pyspark": ["spark/", "cli.options"],
-    "py4j": ["spark/"],
-    "polars": ["lazy_frame", "predicates.polars", "predicates.polars_expression", "cli.demo"],
-    "lance": ["exchange.lance"],
-    "sqlglot": ["predicates.sql_parser", "predicates.spark"],
-    "substrait": [],
-    "click": ["cli/"],
-    "matplotlib": ["plots"],
-    "deltalake": ["sources/", "changes.delta"],
-    "obstore": ["storage.object_store"],
-    "pyiceberg": ["sources/", "changes.iceberg"],
-    "pyarrow.orc": [],
-    "pyarrow.csv": ["cli.output", "sources.given_files"],
-    "pyarrow.json": [],
-    "pyarrow.feather": [],
-    # The command line only writes files.
-    "pyarrow.parquet": [
-        "parquet/",
-        "sources/",
-        "changes/",
-        "cli.demo",
-        "cli.output",
-    ],
-}
 
 # Calls that open a file for reading.
 OPENERS = {
@@ -115,14 +67,6 @@ OPENERS = {
     "make_fragment",
 }
 
-# Modules that are about Bloom filters of zones, and not about indices of any kind.
-ZONE_BLOOM_IMPORTERS = [
-    # It reads and writes tables of filters as Lance does.
-    "exchange.lance",
-    # It draws how full the filters are.
-    "plots",
-]
-
 
 @dataclass(frozen=True)
 class Import:
@@ -135,18 +79,12 @@ class Import:
     is_late : bool
         Whether the import is inside a function.
     line : int
-    is_own : bool
-        Whether the target is part of this package.
-    is_for_types : bool
-        Whether only type checkers execute the import.
     """
 
     source: str
     target: str
     is_late: bool = False
     line: int = 0
-    is_own: bool = True
-    is_for_types: bool = False
 
 
 def module_name(path):
@@ -158,24 +96,16 @@ PATHS = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text()) for name, path in PATHS.items()}
 
 
-def is_type_checking(node):
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
-def import_statements(node, *, is_late=False, is_for_types=False):
-    """Yield every import, whether it is inside a function, and whether only for type checkers."""
+def import_statements(node, *, is_late=False):
+    """Yield every import, and whether it is inside a function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             continue
         if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child, is_late, is_for_types
-        elif is_type_checking(child):
-            types_only, rest = ast.Module(child.body, []), ast.Module(child.orelse, [])
-            yield from import_statements(types_only, is_late=is_late, is_for_types=True)
-            yield from import_statements(rest, is_late=is_late, is_for_types=is_for_types)
+            yield child, is_late
         else:
             is_inside = is_late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from import_statements(child, is_late=is_inside, is_for_types=is_for_types)
+            yield from import_statements(child, is_late=is_inside)
 
 
 def owning_module(name, modules):
@@ -199,18 +129,11 @@ def imported_names(node):
 
 
 def imports_of(source):
-    for node, is_late, is_for_types in import_statements(TREES[source]):
+    """Yield the imports of modules of this package by one of them."""
+    for node, is_late in import_statements(TREES[source]):
         for name in imported_names(node):
-            is_own = name.split(".")[0] == "zonebloom"
-            target = own_module(name) if is_own else name
-            yield Import(
-                source,
-                target,
-                is_late=is_late,
-                line=node.lineno,
-                is_own=is_own,
-                is_for_types=is_for_types,
-            )
+            if name.split(".")[0] == "zonebloom":
+                yield Import(source, own_module(name), is_late=is_late, line=node.lineno)
 
 
 def called_name(node):
@@ -219,19 +142,7 @@ def called_name(node):
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def named_imports(source):
-    """Yield the imports of packages by ``importlib.import_module`` with a constant name."""
-    for node in ast.walk(TREES[source]):
-        if isinstance(node, ast.Call) and called_name(node) == "import_module":
-            for argument in node.args:
-                if isinstance(argument, ast.Constant):
-                    yield Import(
-                        source, argument.value, is_late=True, line=node.lineno, is_own=False
-                    )
-
-
-ALL_IMPORTS = [edge for name in PATHS for edge in (*imports_of(name), *named_imports(name))]
-OWN_IMPORTS = [edge for edge in ALL_IMPORTS if edge.is_own]
+OWN_IMPORTS = [edge for name in PATHS for edge in imports_of(name)]
 
 
 def layer(module):
@@ -314,7 +225,7 @@ def test_files_beside_the_package_have_no_import_cycle(folder, root):
     imports = [
         Import(source, target)
         for source, path in paths.items()
-        for node, _, _ in import_statements(ast.parse(path.read_text(encoding="utf-8")))
+        for node, _ in import_statements(ast.parse(path.read_text(encoding="utf-8")))
         for name in imported_names(node)
         if (target := owning_module(name, paths)) and target != source
     ]
@@ -332,7 +243,7 @@ def test_every_allowed_upward_import_exists():
     [
         Import("storage.files", "catalog.store"),
         Import("sbbf.filter", "facade", is_late=True),
-        Import("scan.plan", "facade", is_for_types=True),
+        Import("scan.plan", "facade"),
         Import("facade.dataset", "plots"),
         Import("parquet.nested_reader", "index.table"),
         Import("spark.pruning.prune", "spark.hyperspace.index_manager"),
@@ -344,45 +255,8 @@ def test_an_upward_import_is_found(upward_import):
 
 
 def test_an_import_cycle_is_found():
-    assert find_cycle([*OWN_IMPORTS, Import("scan.plan", "scan.scanner", is_for_types=True)])
+    assert find_cycle([*OWN_IMPORTS, Import("scan.plan", "scan.scanner")])
     assert find_cycle([*OWN_IMPORTS, Import("catalog.version_log", "catalog.store")])
-
-
-@pytest.mark.parametrize("package", IMPORTERS)
-def test_only_listed_modules_import_a_package(package):
-    def covers(importer, module):
-        is_folder = importer.endswith("/")
-        return module == importer or (
-            is_folder and f"{module}/".replace(".", "/").startswith(importer)
-        )
-
-    imports = [
-        edge
-        for edge in ALL_IMPORTS
-        if not (edge.is_own or edge.is_for_types) and f"{edge.target}.".startswith(f"{package}.")
-    ]
-    other_importers = [
-        f"{PATHS[edge.source].name}:{edge.line}"
-        for edge in imports
-        if not any(covers(importer, edge.source) for importer in IMPORTERS[package])
-    ]
-    assert other_importers == []
-    unused_entries = [
-        importer
-        for importer in IMPORTERS[package]
-        if not any(covers(importer, edge.source) for edge in imports)
-    ]
-    assert unused_entries == []
-
-
-def test_only_the_protocol_of_kinds_leads_to_the_files_of_the_zone_bloom_index():
-    importers = {
-        edge.source
-        for edge in OWN_IMPORTS
-        if edge.target.startswith("index.zone_bloom")
-        and not edge.source.startswith("index.zone_bloom")
-    }
-    assert importers == {"index.kinds", *ZONE_BLOOM_IMPORTERS}
 
 
 def test_the_guide_lists_all_layers_in_order():
@@ -396,14 +270,6 @@ def test_the_guide_lists_all_layers_in_order():
     assert [name.rstrip("/") for name in listed] == [name for name in LAYERS if name != "zonebloom"]
 
 
-def test_sbbf_imports_only_the_lowest_layers():
-    assert {layer(edge.target) for edge in OWN_IMPORTS if layer(edge.source) == "sbbf"} <= {
-        "sbbf",
-        "errors",
-        "base",
-    }
-
-
 def test_only_the_layers_of_files_open_data_files():
     calls = {}
     for name, tree in TREES.items():
@@ -415,14 +281,3 @@ def test_only_the_layers_of_files_open_data_files():
                 if called_name(node) in OPENERS or is_builtin_open:
                     calls[name] = f"{PATHS[name].name}:{node.lineno} calls {called_name(node)}"
     assert list(calls.values()) == []
-
-
-def test_init_files_define_no_functions():
-    with_functions = {
-        name
-        for name, path in PATHS.items()
-        if path.name == "__init__.py"
-        and any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in TREES[name].body)
-    }
-    # These packages also have functions, for example to choose the language of a predicate.
-    assert with_functions == {"zonebloom", "predicates", "spark"}
