@@ -19,7 +19,6 @@ from zonebloom.errors import (
     FragmentUnreadable,
     InvalidArgument,
     SourceError,
-    StaleIndexWarning,
     UnsupportedType,
 )
 from zonebloom.sources.delta_lake import open_delta
@@ -56,46 +55,6 @@ def indexed(path):
         write_deltalake(path, rows(seed), mode="append")
     zb.dataset(DeltaTable(path)).create_scalar_index(["id", "key"])
     return path
-
-
-def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
-    ds = zb.dataset(DeltaTable(indexed))
-    whole = ds.to_table()
-    counts = []
-    table = ds.to_table(filter="id = 50000", scan_stats_callback=counts.append)
-    assert table == whole.filter(pc.field("id") == 50_000)
-    size = sum(os.path.getsize(file) for file in ds.files)
-    assert 0 < counts[0].data_bytes < size / 3
-    assert counts[0].fragments_read == 1
-    assert "2 skipped" in ds.scanner(filter="id = 50000").explain_plan()
-    assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
-    assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
-
-
-def test_appended_files_are_read_whole_until_indexed(indexed):
-    write_deltalake(indexed, rows(3), mode="append")
-    ds = zb.dataset(DeltaTable(indexed))
-    with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
-        assert ds.to_table(filter="id = 130000").num_rows == 1
-    assert ds.to_table(filter="id = 50000").num_rows == 1
-    ds.create_scalar_index(["id", "key"])
-    assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
-
-
-def test_files_removed_from_the_table_are_not_read(indexed):
-    before = zb.dataset(DeltaTable(indexed)).files
-    DeltaTable(indexed).delete("id < 40000")
-    assert all(map(os.path.exists, before))
-    ds = zb.dataset(DeltaTable(indexed))
-    assert len(ds.files) == 2
-    assert same_rows(indexed, pc.field("id") == 7, "id = 7") == 0
-    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
-    # A delete rewrites the file with one row less.
-    DeltaTable(indexed).delete("id = 50001")
-    with pytest.warns(StaleIndexWarning):
-        assert same_rows(indexed, pc.field("id") == 50_001, "id = 50001") == 0
-    with pytest.warns(StaleIndexWarning):
-        assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
 
 
 def test_an_older_version_has_its_old_rows(indexed):
@@ -200,17 +159,6 @@ def test_partition_values_have_the_table_s_type(path, name):
         by_both = by_part & (pc.field("id") == number)
         assert ds.to_table(filter=by_both).to_pylist() == data.slice(number, 1).to_pylist()
     assert ds.count_rows(filter="part IS NULL") == data["part"].null_count
-
-
-def test_pages_are_read_with_the_partition_s_value(path):
-    write_deltalake(path, rows(1), partition_by=["part"])
-    zb.dataset(DeltaTable(path)).create_scalar_index("id")
-    assert same_rows(path, pc.field("id") == 50_001, "id = 50001") == 1
-    assert same_rows(path, pc.field("id") == 50_004, "id = 50004") == 1
-    null = pc.field("part").is_null() & pc.field("id").isin([50_001, 50_004])
-    assert same_rows(path, null, "part IS NULL AND id IN (50001, 50004)") == 1
-    text = "part = 'p 1/%' AND id = 50001"
-    assert same_rows(path, (pc.field("part") == "p 1/%") & (pc.field("id") == 50_001), text) == 1
 
 
 def test_struct_fields_that_were_added_later_are_null_in_older_files(path):

@@ -129,17 +129,6 @@ def test_renamed_columns_keep_their_values_and_index(mapped):
     assert ds.count_rows("s.z IN (41, 1000)") == ds.count_rows("other IN ('key 41', 'key 1000')")
 
 
-def test_columns_that_swap_names_keep_their_values_and_index(mapped):
-    """After a swap of names, each column uses its own index."""
-    fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
-    mapped.set_fields(renamed(fields, "?", "x"))
-    ds = open_table(mapped.path)
-    assert in_order(ds.to_table()) == in_order(theirs(mapped.path).cast(ds.schema))
-    assert ds.count_rows("id = 20.5") == 1
-    assert ds.count_rows("x = 41") == 1
-    assert ds.scanner(filter="x = 41").plan().indices[0].name == "id_idx"
-
-
 def test_a_column_that_is_dropped_and_added_again_is_another_column(mapped):
     without = [field for field in mapped.fields if field["name"] != "key"]
     mapped.set_fields(without)

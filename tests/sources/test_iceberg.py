@@ -18,7 +18,6 @@ from zonebloom.errors import (
     IndexNotUsedWarning,
     InvalidArgument,
     SourceError,
-    StaleIndexWarning,
     UnsupportedType,
 )
 
@@ -66,35 +65,6 @@ def same_rows(table, expression: pc.Expression, text: str) -> int:
         assert in_order(table_rows) == in_order(want)
     assert ds.count_rows(filter=text) == want.num_rows
     return want.num_rows
-
-
-def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
-    ds = zb.dataset(indexed)
-    assert ds.index_dir == f"{indexed.location().removeprefix('file://')}/_zonebloom"
-    counts = []
-    matches = ds.to_table(filter="id = 50000", scan_stats_callback=counts.append)
-    assert matches == ds.to_table().filter(pc.field("id") == 50_000)
-    assert 0 < counts[0].data_bytes < sum(map(os.path.getsize, ds.files)) / 3
-    assert "2 skipped" in ds.scanner(filter="id = 50000").explain_plan()
-    assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
-    assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
-
-
-def test_files_removed_from_the_table_are_not_read(indexed):
-    before = zb.dataset(indexed).files
-    indexed.delete("id < 40000")
-    assert all(map(os.path.exists, before))
-    assert len(zb.dataset(indexed).files) == 2
-    assert same_rows(indexed, pc.field("id") == 7, "id = 7") == 0
-    assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
-    indexed.delete("id = 50001")
-    with pytest.warns(StaleIndexWarning):
-        assert same_rows(indexed, pc.field("id") == 50_001, "id = 50001") == 0
-    indexed.overwrite(rows(9, 100))
-    ds = zb.dataset(indexed)
-    assert len(ds.files) == 1
-    with pytest.warns(StaleIndexWarning):
-        assert ds.count_rows(filter="id = 90000") == 0
 
 
 def test_a_missing_file_of_the_snapshot_is_an_error(indexed):

@@ -202,25 +202,6 @@ def test_files_without_field_ids(catalog, tmp_path):
 # Deletes
 
 
-def test_position_deletes_hide_rows(table, tmp_path):
-    first, second = locations(table)
-    delete_positions(table, tmp_path, {first: [0, 41, 199]})
-    ds = check(table)
-    assert ds.describe_indices()[0].num_fragments_indexed == 2
-    assert "deleted rows: 3 left out" in ds.scanner().explain_plan()
-    # One delete file names rows of several files, some of them already deleted.
-    delete_positions(table, tmp_path, {first: [41, 42], second: [7]})
-    check(table, without(table.scan().to_arrow(), 0, 41, 42, 199, 207))
-    # Older deletes do not apply to newer rows.
-    table.append(data(0, 50).set_column(0, "id", pa.array(range(1000, 1050), pa.int64())))
-    with pytest.warns(StaleIndexWarning):
-        check(table, sought=[41, 1041, 1000])
-    table.overwrite(table.scan().to_arrow())
-    assert not zb.dataset(table).opened.source.has_views
-    zb.dataset(table).create_scalar_index("id", number_of_items=16)
-    check(table, sought=[41, 1041, 1000])
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_many_position_deletes_are_read_once(catalog, tmp_path, monkeypatch, seed):
     """Deletes with and without bounds, in any order, apply to files that are not newer."""
@@ -281,15 +262,6 @@ def test_position_deletes_are_read_only_for_paths_in_their_bounds(table, tmp_pat
     ds = zb.dataset(table)
     assert ds.to_table()["id"].to_pylist() == [number for number in before if number not in hidden]
     assert pickle.loads(pickle.dumps(ds)).count_rows() == len(before) - len(hidden)
-
-
-def test_deletion_vectors_hide_rows(table, tmp_path):
-    first, second = locations(table)
-    delete_positions(table, tmp_path, {first: [1], second: [2]})
-    manifest = delete_by_vector(table, tmp_path, first, [1, 41])
-    check(table)
-    delete_by_vector(table, tmp_path, first, [1, 40, 41], manifest)
-    check(table, without(pa.concat_tables([data(0), data(200)]), 1, 40, 41, 202))
 
 
 def test_format_version_3(table, tmp_path):
@@ -467,10 +439,3 @@ def test_unsupported_tables_raise(table, tmp_path):
     add_delete_file(table, path, 1, content=content, file_format=FileFormat.ORC)
     with pytest.raises(SourceError, match="no Parquet file"):
         zb.dataset(table)
-
-
-def test_rows_are_in_the_order_of_the_files(table, tmp_path):
-    delete_equal(table, tmp_path, {"id": [41]})
-    ds = zb.dataset(table)
-    want = without(pa.concat_tables([pq.read_table(file) for file in ds.files]), 41)
-    assert ds.to_table()["id"].equals(want["id"])
