@@ -107,23 +107,6 @@ def test_help_has_an_example_of_every_command_and_its_json_shape(run):
         assert f"zonebloom {name}" in out.partition("Example: ")[2]
 
 
-def test_help_is_quick_and_loads_no_engine():
-    script = (
-        "import sys; from zonebloom.cli.main import main; main(['--help']);"
-        "print(*(m for m in ('numba', 'pyspark', 'polars', 'pandas') if m in sys.modules),"
-        "file=sys.stderr)"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "Exit codes:" in process.stdout
-    assert process.stderr.strip() == ""
-
-
 def test_build_prints_text_and_json(run, data):
     code, out, err = run("build", str(data), "--column", "id", "--column", "name")
     assert code == 0
@@ -303,13 +286,6 @@ def test_messages_name_commands(run, indexed):
     err = run("refresh", str(indexed))[2]
     assert "rebuild it with zonebloom build PATH --column 'id' --name 'id_idx'" in err
     assert "run zonebloom drop PATH --name 'id_idx'" in err
-
-
-def test_a_message_keeps_the_lines_after_an_option_that_commands_lack():
-    message = 'a.parquet is gone; run it again, or open it with stale="read" to read it whole'
-    assert cli._with_commands(f"{message}\nid = 42\n^") == (
-        "a.parquet is gone; run it again\nid = 42\n^"
-    )
 
 
 @pytest.mark.parametrize("column", [None, "id"])

@@ -31,7 +31,6 @@ from pyarrow.parquet import encryption
 import zonebloom as zb
 from zonebloom.errors import (
     CorruptIndex,
-    EncryptedIndex,
     FragmentUnreadable,
     IndexNotUsedWarning,
     NotPicklable,
@@ -266,18 +265,6 @@ def test_the_newest_version_replaces_a_missing_one(tmp_path: Path):
         assert reopened.version > 1 and reopened.count_rows("id = 42") == 1
 
 
-def test_a_table_keeps_its_version(tmp_path: Path):
-    ds = build(delta_table(tmp_path / "delta"))
-    reopened = pickle.loads(pickle.dumps(ds))
-    import deltalake
-
-    deltalake.write_deltalake(tmp_path / "delta", rows(3), mode="append")
-    reopened.refresh()
-    assert reopened.count_rows() == ds.count_rows() == 3 * ROWS
-    reopened.create_scalar_index("day" if "day" not in reopened.files[0] else "id", spark=False)
-    assert reopened.count_rows("id = 42") == 1
-
-
 def test_tables_in_memory_pickle_their_own_rows_and_index(tmp_path: Path):
     table = pa.concat_tables(rows(number) for number in range(300))
     ds = build(zb.dataset(table.slice(40, 10)))
@@ -364,24 +351,6 @@ def test_the_keys_of_a_pyarrow_dataset_are_not_pickled(tmp_path: Path):
     assert KEY not in data
     with pytest.raises(FragmentUnreadable, match="decrypt"):
         pickle.loads(data).count_rows(FILTER)
-
-
-def test_without_its_key_the_other_process_cannot_use_the_index(tmp_path: Path):
-    with_encryption(find_key)(tmp_path / "rows")
-    with pytest.warns(IndexNotUsedWarning, match="encrypted"):
-        locked = zb.dataset(tmp_path / "rows")
-    with pytest.warns(IndexNotUsedWarning, match="encrypted"):
-        reopened = pickle.loads(pickle.dumps(locked))
-    assert reopened.count_rows("id = 42") == 1
-    with pytest.raises(EncryptedIndex):
-        reopened.index_statistics("id_idx")
-
-
-def test_a_copy_changes_independently(tmp_path: Path):
-    ds = zb.dataset(write(tmp_path / "rows"))
-    for same in (copy.copy(ds), copy.deepcopy(ds)):
-        build(same)
-        assert same.version > ds.version == 0
 
 
 def test_results_pickle_or_raise_with_a_reason(tmp_path: Path):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.helpers import run_python
 
 import zonebloom as zb
-from zonebloom.errors import IndexNotFound, InvalidArgument, MissingDependency
+from zonebloom.errors import IndexNotFound
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.sizing import false_positive_probability, size_for
 
@@ -77,11 +74,6 @@ def test_zones_kept_shows_the_zones_of_the_plan(ds: zb.Dataset, ax):
     ax.figure.savefig("/dev/null", format="png")
 
 
-def test_a_filter_that_keeps_everything_is_refused(ds: zb.Dataset):
-    with pytest.raises(InvalidArgument, match="filter is None"):
-        plots.zones_kept(ds, None)
-
-
 def test_bytes_read_shows_the_counted_bytes(folder: Path, ds: zb.Dataset, ax):
     # The first read caches the metadata of the files, so later reads are smaller.
     zb.dataset(folder).to_table(filter="id = 5")
@@ -137,27 +129,3 @@ def test_filter_sizes_shows_the_smallest_filters_for_a_probability(sizing: str, 
     assert (log2[:, 1] >= exact[:, 1]).all()
     assert (np.log2(log2[:, 1]) % 1 == 0).all()
     assert labelled(ax) and "bytes" in ax.get_ylabel()
-
-
-def test_a_plot_without_ax_makes_a_new_figure():
-    from matplotlib import pyplot
-
-    before = pyplot.get_fignums()
-    axes = plots.filter_sizes()
-    assert pyplot.gcf() is axes.figure
-    assert set(pyplot.get_fignums()) == {*before, axes.figure.number}
-    pyplot.close(axes.figure)
-
-
-def test_the_error_without_matplotlib_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'zonebloom\[plots\]'") as caught:
-        plots.filter_sizes()
-    assert caught.value.__suppress_context__
-
-
-def test_matplotlib_is_imported_when_something_is_drawn():
-    output = run_python(
-        "import json, sys, zonebloom.plots\nprint(json.dumps('matplotlib' in sys.modules))"
-    )
-    assert json.loads(output) is False

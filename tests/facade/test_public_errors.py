@@ -328,120 +328,6 @@ def test_every_public_function_is_tested() -> None:
     assert set(inspect.signature(zb.Dataset.scanner).parameters) - {"self", "options"} == set(SCANS)
 
 
-NAMED = {
-    "optimize_indices(index_names)": "index_names is",
-    "create_scalar_index(column)": "column is",
-    "to_table(limit)": "limit is",
-    "to_table(batch_size)": "batch_size is",
-    "to_table(use_scalar_index)": "use_scalar_index is",
-    "to_table(columns)": "columns is",
-    "take": "indices is",
-    "take_rows": "rows is",
-    "vacuum": "older_than is",
-    "search_many(id)": "keys is",
-    "locate(keys)": "keys is",
-    "locate(table)": "keys is",
-    "lookup(keys)": "keys is",
-    "lookup(nulls)": "nulls is",
-    "Sbbf(ndv)": "ndv is",
-    "Sbbf.merge": "other is",
-    "SearchResult(universe)": "universe is",
-    "dataset(index_dir)": "index_dir is",
-    "create_scalar_index(replace)": "replace is",
-    "create_scalar_index(name)": "name is",
-}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
-    error = refused(lambda: CALLS[name](ds, Opaque()), NAMED[name])
-    assert isinstance(error, errors.InvalidArgument)
-    assert "of type Opaque" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("call", "kind", "words"),
-    [
-        (lambda ds: ds.to_table("id = 5"), errors.InvalidArgument, "filter='id = 5'"),
-        (lambda ds: ds.to_table("id"), errors.InvalidArgument, r"give a list: \['id'\]"),
-        (lambda ds: ds.take_rows([1], "id"), errors.InvalidArgument, r"give a list: \['id'\]"),
-        (lambda ds: ds.take_rows(5), errors.InvalidArgument, "rows is 5; give a list"),
-        (
-            lambda ds: ds.optimize.optimize_indices("id_idx"),
-            errors.InvalidArgument,
-            r"give a list: \['id_idx'\]",
-        ),
-        (lambda ds: ds.search_many("name", "k5"), errors.InvalidArgument, r"give a list: \['k5'\]"),
-        (lambda ds: ds.create_scalar_index(""), errors.ColumnNotFound, "no column ''"),
-        (lambda ds: ds.create_scalar_index("id", name=""), errors.InvalidArgument, "cannot name"),
-        (
-            lambda ds: ds.to_table(filter=pc.field("nope") == 1),
-            errors.FilterError,
-            r"nope == 1.*no column 'nope'; the dataset has id, name",
-        ),
-        (
-            lambda ds: ds.search([("nope", "=", 1)]),
-            errors.FilterError,
-            r"no column 'nope'; the dataset has id, name",
-        ),
-        (
-            lambda ds: ds.count_rows(pc.field("id") == "x"),
-            errors.FilterError,
-            r'id == "x".*\(int64, string\).*give the literal as the column',
-        ),
-        (
-            lambda ds: ds.head(1, filter=pc.field("id")),
-            errors.FilterError,
-            "is of type int64, not a condition",
-        ),
-        (
-            lambda ds: ds.to_table({"x": pc.field("nope")}),
-            errors.ColumnNotFound,
-            "column 'x' cannot be computed as nope: there is no column 'nope'",
-        ),
-        (
-            lambda ds: ds.to_table({"id": pc.field("id"), "x": pc.field("name") + 1}),
-            errors.InvalidArgument,
-            "column 'x' cannot be computed",
-        ),
-        (
-            lambda ds: ds.to_table({"x": 5}),
-            errors.InvalidArgument,
-            "column 'x' is to be computed from 5; give SQL, or a pyarrow Expression",
-        ),
-        (
-            lambda ds: ds.search([("st.x", "=", 1)]),
-            errors.FilterError,
-            r'is a field of a struct; write pc.field\("st", "x"\), or in a SQL filter st\.x = ',
-        ),
-        (
-            lambda ds: ds.to_table(filter=pc.field("st.x") == 1),
-            errors.FilterError,
-            "is a field of a struct",
-        ),
-        (
-            lambda ds: ds.lookup(["id", "name"], [(1, "k1", 5)]),
-            errors.InvalidArgument,
-            "give tuples of 2 values, or a table",
-        ),
-        (lambda ds: zb.Sbbf("many"), errors.InvalidArgument, "ndv is 'many'"),
-    ],
-)
-def test_the_message_says_what_to_write(
-    ds: zb.Dataset, call: Callable[[zb.Dataset], Any], kind: type[Exception], words: str
-) -> None:
-    with pytest.raises(kind, match=words) as caught:
-        call(ds)
-    assert type(caught.value) is kind
-
-
-def test_what_the_messages_advise_works(ds: zb.Dataset) -> None:
-    keys = {"id": [1, 2], "name": ["k1", "k3"]}
-    assert ds.take_rows(ds.locate(["id", "name"], keys), ["id"])["id"].to_pylist() == [1]
-    for filter in (pc.field("st", "x") == 3, "st.x = 3"):
-        assert ds.to_table(["id"], filter)["id"].to_pylist() == [3]
-
-
 def test_valid_values_are_accepted(ds: zb.Dataset) -> None:
     """Valid values include NumPy types, and numbers that are too large for pyarrow."""
     table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))
@@ -512,23 +398,6 @@ def test_commands_print_errors_in_one_line(
             assert "Error: " in printed.err, line
 
 
-WRONG_CELLS = {
-    "a literal": "ds.to_table(filter=\"id = 'abc'\")",
-    "a literal of several": "ds.count_rows(\"id IN (1, 'x')\")",
-    "a date": "ds.search(\"id = 1 AND value = DATE '2024-99-01'\")",
-    "a column of SQL": 'ds.to_table(filter="nope = 1")',
-    "SQL": 'ds.scanner(filter="id = = 1").analyze_plan()',
-    "a literal of PyArrow": 'ds.to_table(filter=pc.field("id") == "abc")',
-    "a column of PyArrow": 'ds.to_table(filter=pc.field("nope") == 1)',
-    "an operator": 'ds.to_table(filter=[("id", "~", 1)])',
-    "a column": 'ds.to_table(["nope"])',
-    "a column to index": 'ds.create_scalar_index("nope")',
-    "a path": 'zb.dataset("nowhere")',
-    "an index": 'ds.drop_index("nope")',
-    "keys": 'ds.lookup("id", ["abc"])',
-}
-
-
 @pytest.fixture(scope="module")
 def shell(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from IPython.core.interactiveshell import InteractiveShell
@@ -538,24 +407,6 @@ def shell(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Any:
         shell = InteractiveShell(colors="nocolor", history_length=0)
     shell.push({"ds": ds, "zb": zb, "pc": pc})
     return shell
-
-
-@pytest.mark.parametrize("name", WRONG_CELLS)
-def test_a_notebook_shows_one_message(
-    shell: Any, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = shell.run_cell(WRONG_CELLS[name])
-    error = result.error_in_exec
-    assert isinstance(error, errors.ZoneBloomError)
-    printed = capsys.readouterr().out
-    assert printed.count("Traceback (most recent call last)") == 1
-    assert "another exception" not in printed and "direct cause" not in printed
-    first, *_ = str(error).splitlines()
-    assert f"{type(error).__name__}: {first}" in printed
-    ours = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if PACKAGE in frame.filename
-    ]
-    assert len(ours) <= 8, ours
 
 
 def test_type_errors_name_the_public_class(ds: zb.Dataset) -> None:

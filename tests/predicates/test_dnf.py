@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from zonebloom.errors import FilterError
 from zonebloom.predicates import translate_filter
 
 MOMENT = 1_706_659_200_000_000_000
@@ -105,33 +104,3 @@ def test_a_tuple_of_names_is_a_leaf_of_a_struct():
     # PyArrow fails for the large integer.
     small = table.slice(0, 1)
     assert matching_rows(small, pq.filters_to_expression([[(("s", "x"), "=", 5)]])) == [0]
-
-
-@pytest.mark.parametrize(
-    "dnf", [[], [[]], [[("i", "=", 1)], []], ("i", "=", 1), [("i", "~", 1)], [("i", "=")], [[5]]]
-)
-def test_what_is_no_dnf_is_refused_with_the_forms_that_are(dnf):
-    with pytest.raises(FilterError, match=r"is not a PyArrow DNF \((?!_).*write a SQL string"):
-        translate_filter(dnf, pa.schema({"i": pa.int64()}))
-
-
-@pytest.mark.parametrize(
-    "filter",
-    [
-        ["i = 1", ("s", "in", KEYS)],
-        [("s", "in", KEYS), "i = 1"],
-        ("s", "in", KEYS),
-        [("s", KEYS)],
-        [("s", KEYS, 1)],
-        [(KEYS, "in", KEYS)],
-    ],
-)
-def test_errors_cut_long_lists_of_keys(filter):
-    with pytest.raises(FilterError, match="key-000000") as caught:
-        translate_filter(filter, pa.schema({"i": pa.int64(), "s": pa.string()}))
-    assert len(str(caught.value)) < 800
-
-
-def test_a_tuple_without_a_list_is_told_to_need_one():
-    with pytest.raises(FilterError, match="a tuple needs a list around it"):
-        translate_filter(("i", "=", 1), pa.schema({"i": pa.int64()}))

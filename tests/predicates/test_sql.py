@@ -13,12 +13,11 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 import pytest
 
 import zonebloom as zb
 from zonebloom.errors import FilterError
-from zonebloom.predicates import Equals, IsIn, Not, probed_columns, translate_filter
+from zonebloom.predicates import Equals, IsIn, translate_filter
 from zonebloom.scan.recheck import matching_rows
 
 NAN = math.nan
@@ -159,46 +158,6 @@ def test_dots_between_names_are_not_part_of_a_name(text):
     assert zb.dataset(rows).to_table(["s.a"], text)["s.a"].to_pylist() == [row[0] for row in wanted]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "empty"),
-        (" -- nothing", "empty"),
-        ("SELECT 1", "not a query"),
-        ("id = 1; id = 2", "2 statements"),
-        ("id", "a value, not a condition"),
-        ("5", "a value, not a condition"),
-        ("ident = 1", "there is no column ident"),
-        ("upperr = 1", "Did you mean Upper?"),
-        ("a.z = 1", "there is no column a.z"),
-        ('id = "x"', "Write a string in single quotes: 'x'; the columns are id"),
-        ('id IN ("it\'s")', "single quotes: 'it''s'"),
-        ("KIND = 1", "more than one column"),
-        ("l.x = 1", "has no fields"),
-        ("id = '5'", "Write the number without quotes: 5"),
-        ("id = TRUE", "a truth value is compared with a column of type int64"),
-        ("id = DATE '2020-01-01'", "Write a plain number"),
-        ("l = 5", "list<"),
-        ("id IN (SELECT 1)", "queries inside a filter are not supported"),
-        ("id = 1 AND id = (SELECT 1)", "give them as a list"),
-        ("NOT EXISTS (SELECT 1)", "queries inside a filter"),
-        ("id IN ()", "the IN list is empty"),
-        ("id BETWEEN SYMMETRIC 2 AND 1", "SYMMETRIC is not understood"),
-        ("id LIKE 'a%'", "LIKE takes strings"),
-        ("id = 1_000", "Unexpected token"),
-        ("id = 1e999999999", "out of every column's range"),
-        ("id = X'0a'", "a binary literal is compared"),
-        ("id = 'a", "Close every quote"),
-        ("id = 1 AND id NOT", "cannot read the filter"),
-        ("(" * 5000 + "id = 1" + ")" * 5000, "nested too deeply"),
-    ],
-)
-def test_errors_name_the_problem_and_the_remedy(text, says):
-    with pytest.raises(FilterError) as caught:
-        to_expression(text, NAMES)
-    assert says in str(caught.value)
-
-
 @pytest.mark.parametrize("text", ["id = x", "id = `x`", 'a."x" = 1', 'id = "a"."x"'])
 def test_only_names_in_double_quotes_may_be_meant_as_strings(text):
     with pytest.raises(FilterError, match="there is no column") as caught:
@@ -212,15 +171,6 @@ def test_backslash_in_string_for_binary_column_raises(text):
         to_expression(text, pa.schema({"raw": pa.binary()}))
 
 
-def test_errors_mark_the_place():
-    with pytest.raises(FilterError) as caught:
-        to_expression("id = 1 AND\n  idd = 2", NAMES)
-    assert "\n    idd = 2\n    ^^^\n" in str(caught.value)
-    with pytest.raises(FilterError) as caught:
-        to_expression("id = 1\nAND (id = 2", NAMES)
-    assert "\n  AND (id = 2\n            ^\n" in str(caught.value)
-
-
 def test_sqlglot_is_imported_only_for_sql():
     code = (
         "import sys, zonebloom.predicates as p, pyarrow as pa;"
@@ -232,46 +182,6 @@ def test_sqlglot_is_imported_only_for_sql():
 
 
 UUIDS = [uuid.UUID(int=7 * i) for i in range(5)]
-
-
-@pytest.mark.parametrize(
-    ("filter", "numbers", "answered"),
-    [
-        (f"u = '{UUIDS[1]}'", [1], True),
-        (f"UUID '{UUIDS[2]}' = u", [2], True),
-        (f"u = X'{UUIDS[3].hex}'", [3], True),
-        (
-            f"u IN ('{UUIDS[1]}', '{UUIDS[1].hex.upper()}', CAST('{UUIDS[3]}' AS UUID), NULL)",
-            [1, 3],
-            True,
-        ),
-        (f"u <> '{UUIDS[1]}'", [0, 2, 3, 4], False),
-        (f"u > '{UUIDS[3]}'", [4], False),
-        ("u IS NULL", [5], True),
-        (f"u IS NOT DISTINCT FROM '{UUIDS[0]}'", [0], True),
-        (f"b = UUID '{UUIDS[4]}'", [4], True),
-    ],
-)
-def test_uuids_are_compared_as_bytes(filter, numbers, answered):
-    raw = [value.bytes for value in UUIDS] + [None]
-    table = pa.table(
-        {"u": pa.array(raw, pa.uuid()), "b": pa.array(raw, pa.binary(16)), "row": range(6)}
-    )
-    expression, predicate = translate_filter(filter, table.schema)
-    assert pads.dataset(table).to_table(filter=expression)["row"].to_pylist() == numbers
-    assert bool(probed_columns(predicate)) is answered or isinstance(predicate, Not)
-
-
-@pytest.mark.parametrize(
-    ("filter", "message"),
-    [
-        ("u = 'not a uuid'", "'not a uuid' is not a UUID"),
-        ("u = 5", "a number is compared with"),
-    ],
-)
-def test_invalid_uuid_comparisons_raise(filter, message):
-    with pytest.raises(FilterError, match=message):
-        to_expression(filter, pa.schema({"u": pa.uuid()}))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 
 import duckdb
 import polars as pl
@@ -118,19 +117,6 @@ def test_functions_read_instants_in_utc(datasets, text, literal):
         assert rows(ds, f"{text} = {literal}") == expected
 
 
-@pytest.mark.parametrize("column", ["local", "day"])
-@pytest.mark.parametrize("now", ["now()", "current_timestamp", "now() - INTERVAL 1 DAY"])
-def test_the_current_time_is_advised_in_a_zone(datasets, column, now):
-    ds = datasets["UTC"]
-    for text in (f"{column} < {now}", f"{column} IN ({now})", f"{now} > {column}"):
-        with pytest.raises(FilterError, match=r"Write now\(\) AT TIME ZONE 'UTC'"):
-            ds.search(text)
-    advised = now.replace("now()", "now() AT TIME ZONE 'UTC'")
-    advised = advised.replace("current_timestamp", "now() AT TIME ZONE 'UTC'")
-    assert len(rows(ds, f"{column} < {advised}")) == len(TICKS)
-    assert not rows(ds, f"{column} > {advised}")
-
-
 @pytest.mark.parametrize("text", ["TIMESTAMPTZ '2024-07-01 12:00:00'", "DATE '2024-07-01 12:00Z'"])
 def test_literal_with_wrong_zone_kind_raises(datasets, text):
     for column in ("at", "local", "day"):
@@ -138,32 +124,11 @@ def test_literal_with_wrong_zone_kind_raises(datasets, text):
             datasets["UTC"].search(f"{column} = {text}")
 
 
-def test_two_pyarrow_columns_with_and_without_zone_raise():
-    schema = pa.schema({"at": pa.timestamp("s", "UTC"), "local": pa.timestamp("s")})
-    with pytest.raises(FilterError, match="assume_timezone"):
-        predicate_from_arrow(pc.field("at") == pc.field("local"), schema)
-    # The user may state the zone explicitly.
-    with_zone = pc.assume_timezone(pc.field("local"), "Europe/Paris")
-    assert predicate_from_arrow(pc.field("at") == with_zone, schema) is not None
-
-
 @pytest.mark.parametrize(("column", "value"), SIDES)
 def test_keys_with_wrong_zone_kind_raise(datasets, column, value):
     for keys in ([value], pa.array([value, None])):
         with pytest.raises(InvalidArgument, match=rf"{column}.*without a zone.*write it with"):
             datasets["UTC"].search_many(column, keys)
-
-
-@pytest.mark.parametrize(("column", "value"), [("at", NOON), ("local", INSTANT)])
-def test_the_advised_time_is_that_of_utc(datasets, column, value):
-    ds = datasets["Europe/Paris"]
-    with pytest.raises(FilterError) as e:
-        ds.search(f"{column} = '{value}'")
-    match = re.search(r"as '(2024-.*)' if", str(e.value))
-    assert match is not None
-    expected = [TICKS.index(MICROS)]
-    assert rows(ds, f"{column} = '{match[1]}'") == expected
-    assert rows(ds, pc.field(column) == dt.datetime.fromisoformat(match[1])) == expected
 
 
 def test_polars_filters_follow_polars(datasets):
