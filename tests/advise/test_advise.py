@@ -243,17 +243,6 @@ def test_only_a_small_part_of_a_large_file_is_read(tmp_path):
     assert advices["id"].verdict == "index"
 
 
-def test_few_zones_give_exact_figures():
-    rng = np.random.default_rng(5)
-    values = rng.integers(0, 300, 10_000)
-    advices = zb.dataset(pa.table({"a": values})).advise(number_of_items=ZONE)
-    advice = advices["a"]
-    assert (advices.sampled_zones, advices.num_zones, advice.distinct) == (40, 40, 300)
-    zones = [set(values[start : start + ZONE]) for start in range(0, 10_000, ZONE)]
-    truth = np.mean([sum(value in zone for zone in zones) for value in values])
-    assert advice.zones_read == pytest.approx(truth, rel=1e-3)
-
-
 @pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
 def test_every_indexable_type_gets_advice(arrow_type):
     values, encoded = sample(arrow_type, 5000)
@@ -315,27 +304,6 @@ def test_a_few_small_csv_files_give_exact_figures(tmp_path, num_files, rows_per_
     )
 
 
-def test_many_small_csv_files_are_sampled_everywhere(tmp_path):
-    write_csv_files(tmp_path, np.split(np.arange(10_000, 40_000), 300))
-    advices = zb.dataset(tmp_path, format="csv").advise()
-    assert 40 <= advices.sampled_zones <= 64
-    assert advices.num_rows == pytest.approx(30_000, rel=0.05)
-    assert advices["id"].distinct == pytest.approx(30_000, rel=0.1)
-    assert advices["same"].verdict == "too few distinct values"
-
-
-def test_a_few_zones_of_large_csv_files_are_sampled(tmp_path):
-    write_csv_files(tmp_path, np.split(np.arange(300_000), [100_000, 100_001]))
-    ds = zb.dataset(tmp_path, format="csv")
-    advices = ds.advise(["id"], number_of_items=ZONE)
-    assert advices.sampled_zones < advices.num_zones
-    assert advices.num_rows == pytest.approx(300_000, rel=0.05)
-    assert advices["id"].index_type == "ZONEMAP"
-    # The rows of indexed files are known, so they are not estimated.
-    ds.create_scalar_index("id", spark=False)
-    assert ds.advise(["id"], number_of_items=ZONE).num_rows == 300_000
-
-
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_ids_that_begin_with_their_time_are_for_a_zone_map(tmp_path, is_ordered):
     """They are UUIDs of version 7 as in traces: many writers, and each is a little late."""
@@ -351,16 +319,6 @@ def test_ids_that_begin_with_their_time_are_for_a_zone_map(tmp_path, is_ordered)
         pq.write_table(part, tmp_path / f"{number:02d}.parquet")
     advices = zb.dataset(tmp_path).advise(number_of_items=ZONE)
     assert advices["trace_id"].index_type == ("ZONEMAP" if is_ordered else "BLOOMFILTER")
-
-
-def test_many_files_are_estimated(tmp_path):
-    for number in range(80):
-        rows = np.arange(number * 1000, (number + 1) * 1000)
-        pq.write_table(pa.table({"id": rows}), tmp_path / f"{number:02d}.parquet")
-    advices = zb.dataset(tmp_path).advise(number_of_items=ZONE)
-    assert advices.num_rows == pytest.approx(80_000, rel=0.02)
-    assert advices.num_zones == pytest.approx(320, rel=0.05)
-    assert advices["id"].index_type == "ZONEMAP"
 
 
 def test_a_file_with_another_type_makes_the_column_not_indexable(tmp_path):

@@ -22,7 +22,7 @@ from IPython.core.formatters import DisplayFormatter
 import zonebloom as zb
 from zonebloom import results
 from zonebloom.base import display
-from zonebloom.base.display import NO_BOUNDS, DisplayedDict, Strip, bounds_up_to, pictures_html
+from zonebloom.base.display import DisplayedDict, Strip, pictures_html
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.results import (
@@ -280,24 +280,6 @@ def test_pictures_show_kept_skipped_and_unindexed_files(ds: zb.Dataset):
         assert places(pictures[0][1]["zb-kept"]) == set(range(100))
     cuts = Page(ds.scanner(filter=FILTER).explain_plan()._repr_html_()).pictures()[0][1]["zb-cut"]
     assert cuts.count("M") == ROWS // ZONE - 1
-
-
-def test_many_files_are_summarised():
-    kept_bounds = {number: bounds_up_to(10) for number in (3, 97)}
-    files = [Strip(f"f{n}", "words", 10, kept_bounds.get(n, NO_BOUNDS)) for n in range(100)]
-    files[50] = Strip("f50", "words", 1, unindexed=bounds_up_to(1))
-    page = Page(pictures_html(files, [Strip("bytes", "1 B of 4 B", 4, bounds_up_to(1))]))
-    *pictures, bar = page.pictures()[:5]
-    names = [label.partition(":")[0] for label, _ in pictures]
-    assert names == ["f3", "f50", "f97", "97 more files"]
-    assert pictures[-1][0] == "97 more files: 97 skipped"
-    assert places(bar[1]["zb-kept"]) == set(range(252))
-    ((_, shapes),) = Page(
-        pictures_html((), [Strip("files", "0 of 4", 4, bounds_up_to(0))])
-    ).pictures()
-    assert not shapes
-    every = [Strip(f"f{n}", "words", 10, bounds_up_to(10)) for n in range(100)]
-    assert "80 more files: 80 kept" in [label for label, _ in Page(pictures_html(every)).pictures()]
 
 
 def test_file_names_are_escaped_in_html(ds: zb.Dataset, folder: Path):

@@ -24,7 +24,6 @@ from support.helpers import (
     PLAIN_TYPES,
     STRING_TYPES,
     Label,
-    hashes_of,
     sample,
 )
 from support.predicate_oracle import exact
@@ -165,28 +164,7 @@ def test_integers_at_the_bounds_of_the_column(column, literal_type):
             check_no_row(column, pa.scalar(literal, literal_type))
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.sampled_from(INTEGERS))
-def test_any_integer_against_any_integer_column(number, column):
-    low, high = bounds(column)
-    if low <= number <= high:
-        check_is(column, pa.scalar(number, pa.int64()), number)
-    else:
-        check_no_row(column, pa.scalar(number, pa.int64()))
-
-
 # Past 2**53 an engine that compares as floating point calls several integers equal
-
-
-@pytest.mark.parametrize("column", [pa.int64(), pa.uint64(), pa.int32()], ids=str)
-@pytest.mark.parametrize("literal", [2.0**53, 2.0**53 + 2, 1e18])
-def test_a_float_too_large_to_compare_exactly_with_integers_is_maybe(column, literal):
-    check_maybe(column, literal, "floating point")
-
-
-@pytest.mark.parametrize("number", [2**63 - 1, -(2**63) + 1, 2**62 + 1])
-@pytest.mark.parametrize("column", FLOATS, ids=str)
-def test_an_integer_a_float_column_cannot_hold_is_maybe(column, number):
-    check_maybe(column, number, "round")
 
 
 @given(st.floats(allow_nan=False), st.sampled_from(FLOATS), st.sampled_from(FLOATS))
@@ -204,16 +182,6 @@ def test_any_float_is_hashed_exactly_or_maybe(number, literal_type, column):
 
 
 # Filters hold raw bits, so a zero literal is looked up as +0.0 and as -0.0.
-
-
-@pytest.mark.parametrize("column", FLOATS, ids=str)
-@pytest.mark.parametrize("zero", [0.0, -0.0, 0, Decimal(0), pa.scalar(-0.0, pa.float32())])
-def test_a_zero_is_looked_for_under_both_signs(column, zero):
-    result = probe(column, zero if isinstance(zero, pa.Scalar) else pa.scalar(zero))
-    code = FLOAT_CODES[column]
-    expected = hashes_of([struct.pack(code, 0.0), struct.pack(code, -0.0)])
-    assert result.unusable_reason is None
-    assert result.hashes.tolist() == expected.tolist()
 
 
 # For a NaN literal, every zone may match.
