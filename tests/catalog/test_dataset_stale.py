@@ -127,35 +127,6 @@ def test_a_rewritten_file_is_noticed(folder: Path, stale: Any, change: Callable[
     assert described.num_rows_indexed == 200
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (swap, r"2 of 3 files .*changed"),
-        (
-            lambda folder: shutil.copy2(folder / "part-002.parquet", folder / "part-001.parquet"),
-            r"part-001\.parquet \(changed",
-        ),
-        (
-            lambda folder: (folder / "part-001.parquet").rename(folder / "part-009.parquet"),
-            r"part-009\.parquet \(not indexed\)",
-        ),
-        (lambda folder: write_part(folder, 3), r"part-003\.parquet \(not indexed\)"),
-        (
-            # The new file lies between the others in scan order.
-            lambda folder: pq.write_table(part(3), folder / "part-000a.parquet"),
-            r"part-000a\.parquet \(not indexed\)",
-        ),
-    ],
-    ids=["swapped", "copied with its time", "renamed", "appended", "inserted"],
-)
-def test_files_that_moved_are_noticed(folder: Path, change: Callable[[Path], Any], words: str):
-    change(folder)
-    ds = zb.dataset(folder)
-    with pytest.warns(StaleIndexWarning, match=words):
-        ds.count_rows("id = 150")
-    assert_right(ds, folder, [*IDS, 350])
-
-
 def test_a_touched_file_with_the_same_content_is_unchanged(folder: Path, stale: Any):
     ds = stale(lambda: touch_later(folder / "part-001.parquet"))
     # A warning would be an error.
@@ -208,19 +179,6 @@ def test_a_warning_is_issued_once_and_again_when_more_files_change(folder: Path)
     rewrite(folder / "part-000.parquet", part(0, range(50)))
     with pytest.warns(StaleIndexWarning, match="2 of 3 files"):
         assert ds.count_rows("id = 5") == 1
-
-
-def test_a_second_build_indexes_new_and_changed_files(folder: Path):
-    rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
-    pq.write_table(part(3), folder / "part-003.parquet")
-    os.unlink(folder / "part-000.parquet")
-    ds = zb.dataset(folder)
-    build(ds, "id", number_of_items=10)
-    # A warning would be an error.
-    for value in (1150, 250, 350, 50):
-        assert_equals_pyarrow(ds, folder, f"id = {value}", pc.field("id") == value)
-    described = ds.describe_indices()[0]
-    assert (described.num_fragments_indexed, described.num_fragments) == (3, 3)
 
 
 def ways_to_ask(ds: zb.Dataset) -> list[Any]:
@@ -409,24 +367,6 @@ def test_refresh_lists_the_files_anew(
     assert ds.opened is opened
 
 
-@pytest.mark.parametrize("source_kind", ["folder", "pattern", "URI", "index_dir"])
-def test_changes_of_an_index_list_the_files_first(folder: Path, source_kind: str):
-    ds = opened_as(folder, source_kind)
-    build(ds, "id", number_of_items=10)
-    write_part(folder, 3)
-    os.unlink(folder / "part-000.parquet")
-    (outcome,) = ds.optimize.optimize_indices(spark=False)
-    assert (outcome.fragments_added, outcome.fragments_dropped) == (1, 1)
-    assert at_most_rows(ds, "id = 350") == set(range(250, 260))
-    write_part(folder, 4)
-    build(ds, "name", number_of_items=10)
-    assert ds.count_rows("name = 'n450'") == 1
-    described = {index.name: index for index in ds.describe_indices()}
-    assert described["name_idx"].num_fragments_indexed == 4
-    # The other index lacks the file that was added in between.
-    assert described["id_idx"].num_fragments_indexed == 3
-
-
 @pytest.mark.parametrize("kind", ["files", "pyarrow"])
 def test_a_refresh_of_named_files_only_takes_the_newest_index(folder: Path, kind: str):
     ds = zb.dataset(sorted(folder.glob("*.parquet")) if kind == "files" else pads.dataset(folder))
@@ -439,12 +379,6 @@ def test_a_refresh_of_named_files_only_takes_the_newest_index(folder: Path, kind
         1,
         0,
     )
-
-
-def test_a_refresh_keeps_a_table_in_memory():
-    in_memory = zb.dataset(part(0))
-    in_memory.refresh()
-    assert in_memory.count_rows() == 100
 
 
 def test_a_refresh_that_fails_leaves_the_dataset_as_it_was(folder: Path):
@@ -516,16 +450,6 @@ def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path
 # Damage to the index itself
 
 
-@pytest.mark.parametrize("pattern", ["segments/*/bloomfilter.arrow", "versions/*.json"])
-def test_a_build_repairs_a_damaged_file(folder: Path, pattern: str):
-    (path,) = index_folder(folder).glob(pattern)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(IndexNotUsedWarning):
-        assert zb.dataset(folder).count_rows("id = 150") == 1
-        build(zb.dataset(folder), "id", number_of_items=10)
-    assert at_most_rows(zb.dataset(folder), "id = 150") == set(range(150, 160))
-
-
 def test_a_column_whose_type_changed_is_scanned(folder: Path):
     for number in range(3):
         table = part(number)
@@ -552,17 +476,6 @@ def test_a_dataset_without_its_indexed_column_is_readable(folder: Path):
     assert [index.name for index in ds.describe_indices()] == ["id_idx"]
     ds.drop_index("id_idx")
     assert zb.dataset(folder).describe_indices() == []
-
-
-def test_a_reader_of_an_older_version_keeps_its_index(folder: Path):
-    reader = zb.dataset(folder)
-    writer = zb.dataset(folder)
-    writer.drop_index("id_idx")
-    assert at_most_rows(reader, "id = 150") == set(range(150, 160))
-    build(writer, "name", number_of_items=10)
-    assert [index.name for index in reader.describe_indices()] == ["id_idx"]
-    reader.refresh()
-    assert [index.name for index in reader.describe_indices()] == ["name_idx"]
 
 
 @pytest.fixture(params=["local", "other"])

@@ -370,53 +370,6 @@ def shared(lake: Path, tmp_path_factory) -> tuple[zb.Dataset, Path, Path]:
     return ds, index_folder(lake), elsewhere
 
 
-def vacuum_leaves(ds: zb.Dataset, folder: Path, foreign: list[str]) -> None:
-    """Age all files, vacuum, and check that foreign files still exist and are reported."""
-    age(folder)
-    before = everything_below(folder, foreign)
-    assert before
-    result = ds.vacuum(timedelta(minutes=1))
-    assert result.foreign == tuple(sorted(foreign))
-    assert everything_below(folder, foreign) == before
-    assert zb.dataset(ds.opened.source.root).count_rows("id = 7") == 1
-
-
-def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
-    """Return the contents of files by path, following links."""
-    places = [folder / name for name in names]
-    paths = [*places, *(path for place in places for path in place.rglob("*"))]
-    return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths}
-
-
-@pytest.mark.parametrize("inside", ["customers.parquet", "bloomfilter.arrow.bak", "below/x"])
-def test_a_vacuum_keeps_a_foreign_folder_that_is_named_like_a_segment(shared, inside):
-    ds, folder, _ = shared
-    segment = "segments/0123456789abcdef-0-0000-0"
-    path = folder / segment / inside
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"of others")
-    path.with_name("bloomfilter.arrow").write_bytes(b"")
-    vacuum_leaves(ds, folder, [f"{segment}/{inside.partition('/')[0]}"])
-    assert path.with_name("bloomfilter.arrow").exists()
-
-
-def test_a_vacuum_keeps_foreign_files_among_versions(shared):
-    ds, folder, elsewhere = shared
-    versions = folder / "versions"
-    ds.drop_index("id_idx")
-    ds.create_scalar_index("id", spark=False)
-    names = ["!notes.txt", ".gitkeep", "0.json", "00000000000000000000.txt", "0-old.arrow"]
-    for name in names:
-        (versions / name).write_bytes(b"of others")
-    (versions / "00000000000000000000.json").symlink_to(elsewhere / "bloomfilter.arrow")
-    (versions / f"{1:020d}-0123456789abcdef.arrow").mkdir()
-    names += ["00000000000000000000.json", f"{1:020d}-0123456789abcdef.arrow"]
-    (versions / f".{'0' * 32}").write_bytes(b"a draft that a crash left")
-    vacuum_leaves(ds, folder, [f"versions/{name}" for name in names])
-    assert not (versions / f".{'0' * 32}").exists()
-    assert not (versions / f"{1:020d}.json").exists()
-
-
 def test_a_vacuum_deletes_segments_that_a_spark_task_left(shared):
     ds, folder, _ = shared
     names = ["0123456789abcdef-0-0003-00c0ffee-1", "0123456789abcdef-0-0003-00c0ffee-pages"]

@@ -138,19 +138,6 @@ def test_a_name_with_a_control_character_is_read(s3):
     assert ds.count_rows("id = 7") == 1
 
 
-def test_ranges_of_one_fragment_need_few_requests(indexed):
-    stats = []
-    keys = list(range(0, ROWS, 997))
-    # The first scan also looks for encrypted columns in the footer of the other fragment.
-    for _ in range(2):
-        matches = indexed.to_table(
-            filter=pc.field("id").isin(keys), columns=["id"], scan_stats_callback=stats.append
-        )
-    assert sorted(matches["id"].to_pylist()) == keys
-    # There are two row groups, and the neighbouring pages of each are read together.
-    assert stats[1].data_reads <= 4
-
-
 def test_credentials_of_a_uri_are_never_shown_or_stored(indexed, s3, endpoint):
     query = f"endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
     uri = f"s3://test:PASSWORD@lake/data?{query}"
@@ -191,17 +178,6 @@ def test_patterns_match_objects(indexed, s3, endpoint, pattern):
         dataset = open_dataset()
         assert dataset.count_rows() == PATTERNS[pattern] * ROWS
         assert {posixpath.dirname(file) for file in dataset.files} == {"lake/data"}
-
-
-def test_a_name_with_brackets_is_taken_before_a_pattern(s3):
-    for name in ("a1", "a[1]", "*"):
-        pq.write_table(pa.table({"name": [name]}), f"lake/names/{name}.parquet", filesystem=s3)
-
-    def names(path: str) -> list[str]:
-        return zb.dataset(path, filesystem=s3).to_table()["name"].to_pylist()
-
-    assert names("lake/names/a[1].parquet") == ["a[1]"]
-    assert sorted(names("lake/names/*.parquet")) == ["*", "a1", "a[1]"]
 
 
 def raw(seed: int) -> pa.Table:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
@@ -161,40 +160,6 @@ def test_an_opening_lists_the_folder_once(server, library):
 
 
 @pytest.mark.parametrize("library", ["obstore", "pyarrow"])
-def test_an_opened_folder_is_the_one_that_pyarrow_finds(folder, library, server):
-    ds = open_data(server, library)
-    local = pads.dataset(folder / "data")
-    assert [Path(file).name for file in ds.files] == [Path(file).name for file in local.files]
-    assert ds.schema == local.schema
-
-
-def test_a_changed_object_is_noticed_by_the_first_lookup(copy):
-    ds = open_data(copy, "obstore")
-    table = rows_of(5)
-    moved = table.slice(0, 1)["key"][0].as_py()
-    # The new object holds a key that the index has only for another file.
-    write(copy.folder, 9, pa.concat_tables([rows_of(9), table.slice(0, 1)]))
-    with pytest.warns(StaleIndexWarning, match=r"009\.parquet"):
-        assert ds.count_rows(f"key = '{moved}'") == 2
-    with pytest.warns(StaleIndexWarning):
-        assert open_data(copy, "obstore").lookup("key", [moved]).num_rows == 2
-
-
-def test_a_deleted_object_is_noticed_by_the_first_lookup(copy):
-    ds = open_data(copy, "obstore")
-    (copy.folder / "data/009.parquet").unlink()
-    with pytest.raises(FragmentUnreadable, match="gone since the dataset was opened"):
-        ds.count_rows(f"key = '{ABSENT}'")
-
-
-def test_a_new_object_is_read_by_the_first_lookup(copy):
-    write(copy.folder, FILES)
-    key = rows_of(FILES)["key"][7].as_py()
-    with pytest.warns(StaleIndexWarning, match="not indexed"):
-        assert open_data(copy, "obstore").count_rows(f"key = '{key}'") == 1
-
-
-@pytest.mark.parametrize("library", ["obstore", "pyarrow"])
 def test_a_missing_index_file_is_reported_by_the_lookup(copy, library):
     tables = [
         path
@@ -266,13 +231,3 @@ def test_tables_are_recognised_by_the_listing(tmp_path, marker, place):
         for library in ("pyarrow",) if place == "." else ("obstore", "pyarrow"):
             with pytest.raises(SourceError, match="table, and its"):
                 open_data(server, library)
-
-
-def test_hidden_and_empty_objects_do_not_become_files(tmp_path):
-    for name in ("data/a.parquet", "data/_tmp/b.parquet", "data/.c.parquet", "data/d/e.parquet"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows_of(0), tmp_path / name)
-    with serving(tmp_path, 0) as server:
-        for library in ("obstore", "pyarrow"):
-            names = [Path(file).name for file in open_data(server, library).files]
-            assert names == ["a.parquet", "e.parquet"]

@@ -43,7 +43,7 @@ from zonebloom.building.segments import compact_indices
 from zonebloom.storage.encryption import FileCipher
 
 KEYS = zb.Encryption("key", {"key": bytes(32)})
-CASES = [("BLOOMFILTER", None), ("BLOOMFILTER", KEYS)]
+CASES = [("BLOOMFILTER", None), ("BLOOMFILTER", KEYS), ("HASH", None)]
 # The number of forgeries of a case in the long run.
 FORGERIES = 300
 # The share of forgeries for which writers are tested too, which doubles the time.

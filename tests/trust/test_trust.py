@@ -24,7 +24,7 @@ PARTS = [
     (differential, 8, {"trees": 20}),
     (histories, 6, {}),
     (damage, len(damage.SUBJECTS), {"max_damages": 2}),
-    (forge, 2, {"num_forgeries": 12}),
+    (forge, len(forge.CASES), {"num_forgeries": 12}),
     (faults, 2 * len(faults.SCENARIOS), {"max_faults": 2}),
     (kill, len(WRITERS), {"max_kills": 1}),
     (patches, 2, {}),
