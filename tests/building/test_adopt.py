@@ -236,25 +236,6 @@ def count_quietly(ds: zb.Dataset, value: int) -> int:
         return ds.count_rows(f"id = {value}")
 
 
-def test_a_large_file_patched_in_place_is_read_and_not_adopted(large):
-    _, before = patch(large, 0, 10**9)
-    ds = zb.dataset(large.parent)
-    with pytest.warns(StaleIndexWarning, match=r"or adopt_index\(\) where a file was only copied"):
-        assert ds.count_rows(f"id = {10**9}") == 1
-    assert ds.adopt_index() == Adopted(0, (str(large),))
-    assert count_quietly(ds, 10**9) == 1
-    ds.optimize.optimize_indices(spark=False)
-    assert (ds.count_rows(f"id = {10**9}"), ds.count_rows(f"id = {before}")) == (1, 0)
-
-
-def test_a_patch_of_another_column_leaves_the_index_right(large):
-    row, _ = patch(large, 1, 10**9)
-    ds = zb.dataset(large.parent)
-    assert ds.adopt_index() == Adopted(1, ())
-    ids = pq.read_table(large)["id"]
-    assert ds.lookup("id", [ids[row].as_py()])["other"].to_pylist() == [10**9]
-
-
 @pytest.mark.parametrize("change", ["chmod", "hard link", "copy"])
 def test_an_unchanged_large_file_is_adopted(large, change):
     ds = zb.dataset(large.parent)

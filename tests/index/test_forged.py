@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import gc
-import math
 import os
 import shutil
 import struct
@@ -16,13 +13,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from support.helpers import THOROUGH, index_folder, rewrite_document
+from support.helpers import index_folder, rewrite_document
 from support.seams import set_constant
 
 import zonebloom as zb
-from zonebloom.catalog.version_log import decode_document, encode_document
 from zonebloom.catalog.versions import decode_listing
-from zonebloom.errors import CorruptIndex, IndexNotUsedWarning, ZoneBloomError
+from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.index.zone_map.table import read_zone_map
@@ -161,7 +157,6 @@ def test_zones_whose_length_differs_from_the_index_lose_no_row(tmp_path):
         assert zb.dataset(tmp_path).to_table(filter="id = 500")["id"].to_pylist() == [500]
 
 
-ODD_VALUES = [None, True, -1, 7, 2**70, 1.5, math.nan, "", "x" * 10_000, [], [[]], ["id"], {}]
 QUERIES = [
     lambda ds: ds.to_table(filter="id = 211")["id"].to_pylist(),
     lambda ds: ds.to_table(filter="id >= 211 AND id < 213")["id"].to_pylist(),
@@ -179,55 +174,6 @@ def places_in(content, path=()):
     parts = {dict: dict.items, list: enumerate}.get(type(content), lambda _: ())(content)
     for key, part in parts:
         yield from places_in(part, (*path, key))
-
-
-def changed_documents(content):
-    """Yield copies of a document with one odd, missing or repeated value, and what was changed."""
-    shapes = {
-        tuple("*" if type(key) is int else key for key in path): path
-        for path in reversed(list(places_in(content)))
-    }
-    for path in shapes.values():
-        for value in [*ODD_VALUES, "missing", "repeated"]:
-            root = parent = {"content": copy.deepcopy(content)}
-            *above, last = "content", *path
-            for key in above:
-                parent = parent[key]
-            if value == "missing":
-                parent.pop(last)
-            elif value == "repeated" and isinstance(parent[last], list):
-                parent[last] *= 2
-            else:
-                parent[last] = value
-            yield (path, value), root.get("content")
-
-
-@pytest.mark.filterwarnings("ignore::zonebloom.errors.ZoneBloomWarning")
-def test_no_field_of_a_document_stops_a_query_or_loses_a_row(tmp_path):
-    """Each query has the right rows, or is refused by an error of the package."""
-    for number in range(2):
-        ids = [*range(150 * number, 150 * number + 150)]
-        columns = {"id": ids, "b": [i % 7 for i in ids], "l": [[i, i + 1] for i in ids]}
-        columns["t"] = [f"a w{i} b" for i in ids]
-        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet")
-    ds = zb.dataset(tmp_path)
-    options = {"spark": False, "number_of_items": 50}
-    ds.create_scalar_index("id", "HASH", name="h", global_filter=True, **options)
-    ds.create_scalar_index("id", "ZONEMAP", name="z", **options)
-    ds.create_scalar_index(("id", "b"), **options)
-    ds.create_scalar_index("t", tokens="words", **options)
-    ds.create_scalar_index("l[]", **options)
-    version = max(index_folder(tmp_path).glob("versions/*.json"))
-    for other in set(index_folder(tmp_path).glob("versions/*.json")) - {version}:
-        other.unlink()
-    _, content = decode_document(version.read_bytes())
-    want = [query(ds) for query in QUERIES]
-    changes = list(changed_documents(content))
-    for change, document in changes[:: 1 if os.environ.get(THOROUGH) else 4]:
-        version.write_bytes(encode_document(document))
-        for query, rows in zip(QUERIES, want, strict=True):
-            with contextlib.suppress(ZoneBloomError):
-                assert query(zb.dataset(tmp_path)) == rows, change
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

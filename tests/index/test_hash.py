@@ -19,10 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.helpers import cases, without_thread, xxh64
-from support.seams import replace_function, set_constant
+from support.seams import set_constant
 
-from zonebloom.errors import CorruptIndex
-from zonebloom.index.hash import pairs, plan, table, writer
+from zonebloom.index.hash import plan, table, writer
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter, merge_hash_tables
@@ -292,31 +291,6 @@ def test_a_heap_that_does_not_fit_in_memory_is_encoded_again(tmp_path, monkeypat
     assert_right(opened, rows, hashes_to_ask(rows, 1))
 
 
-# Frequent keys
-
-
-def test_a_failed_build_closes_its_file(tmp_path, monkeypatch):
-    rows = one_fragment(DISTRIBUTIONS["unique"](np.random.default_rng(1), 1000, 16), 16)
-    files: list[pa.NativeFile] = []
-
-    class Creator:
-        def open_output_stream(self, path: str) -> pa.NativeFile:
-            files.append(LOCAL.open_output_stream(path))
-            return files[-1]
-
-    def fail(*arguments: Any) -> None:
-        raise MemoryError
-
-    replace_function(monkeypatch, pairs, "sort_packed", fail)
-    with pytest.raises(MemoryError):
-        write(
-            HashSegmentWriter(Creator(), store_of(LOCAL), str(tmp_path / "x"), HashParameters(16)),
-            rows,
-            7,
-        )
-    assert [file.closed for file in files] == [True]
-
-
 # Adversarial keys
 
 PRIMES = [
@@ -418,23 +392,6 @@ def test_a_merged_segment_finds_the_zones_of_all(parts, items, probability, seed
         hash_bits = min(table.shape.hash_bits for table in tables)
         assert opened.shape.hash_bits <= hash_bits
         assert_right(opened, joined(parts), hashes_to_ask(joined(parts), seed))
-
-
-def test_a_table_that_changes_during_a_merge_is_refused(tmp_path, monkeypatch):
-    """The second read of a table must give what the first one measured."""
-    rows = one_fragment(random_hashes(np.random.default_rng(3), 50_000), 128)
-    tables = build_all(tmp_path, [rows, rows])
-    decode, seen = HashTable.decode, set()
-
-    def changing(self: HashTable, slot: int) -> tuple[np.ndarray, np.ndarray]:
-        hashes, zones = decode(self, slot)
-        is_second = (self.path, slot) in seen
-        seen.add((self.path, slot))
-        return (hashes, zones[::-1]) if is_second else (hashes, zones)
-
-    replace_function(monkeypatch, HashTable, "decode", changing)
-    with pytest.raises(CorruptIndex, match="changed during a merge"):
-        merged(tmp_path, tables)
 
 
 def test_merging_unique_keys_step_by_step_keeps_the_probability(tmp_path):

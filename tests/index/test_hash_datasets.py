@@ -158,26 +158,6 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_damage_loses_no_row_and_can_be_repaired(folder):
-    [path] = index_folder(folder).rglob("hash.buckets")
-    flip_a_bit(path)
-    ds = zb.dataset(folder)
-    with warnings.catch_warnings(record=True) as issued:
-        warnings.simplefilter("always")
-        assert_finds_all_rows(ds, rows_of(range(NUM_FILES)))
-    messages = [str(warning.message) for warning in issued]
-    assert len(messages) == 1, messages
-    assert issubclass(issued[0].category, errors.IndexNotUsedWarning)
-    assert "hash.buckets" in messages[0]
-    with pytest.raises(errors.CorruptIndex, match=r"hash\.buckets.*build the index again"):
-        zb.dataset(folder).validate_index("id_idx")
-    (repaired,) = zb.dataset(folder).optimize.optimize_indices(repair=True, spark=False)
-    assert repaired.damage
-    ds = zb.dataset(folder)
-    assert_finds_all_rows(ds, rows_of(range(NUM_FILES)))
-    assert ds.validate_index("id_idx", sample="all") == NUM_FILES * ROWS // ZONE
-
-
 def test_damage_is_not_merged(folder):
     append_file(folder, NUM_FILES)
     zb.dataset(folder).optimize.optimize_indices(spark=False)

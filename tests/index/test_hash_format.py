@@ -163,9 +163,6 @@ def small_contents() -> dict[str, Content]:
 SMALL = small_contents()
 
 
-# The writer and the reader
-
-
 # The example of the page
 
 

@@ -23,10 +23,7 @@ import zonebloom as zb
 from zonebloom.building import segments
 from zonebloom.catalog.model import VERSIONS
 from zonebloom.errors import (
-    CorruptIndex,
     IndexExists,
-    IndexNotUsedWarning,
-    SchemaMismatch,
     StaleIndexWarning,
 )
 from zonebloom.storage import store
@@ -104,26 +101,6 @@ def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
 # Refresh
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_refresh_indexes_only_new_and_changed_files(folder, kind):
-    build(folder, kind, ["id"])
-    pq.write_table(part(9), folder / "part-009.parquet")
-    pq.write_table(part(8), folder / "part-001.parquet")
-    touch_later(folder / "part-001.parquet")
-    (folder / "part-002.parquet").unlink()
-    ds = zb.dataset(folder)
-    with pytest.warns(StaleIndexWarning):
-        ds.to_table(filter="id = 5")
-    (outcome,) = ds.optimize.optimize_indices(spark=False)
-    assert (outcome.fragments_added, outcome.fragments_dropped, outcome.changed) == (2, 2, True)
-    for opened in (ds, zb.dataset(folder)):
-        for filter, expression in FILTERS:
-            assert_equals_pyarrow(opened, folder, filter, expression)
-        assert opened.describe_indices()[0].num_fragments_indexed == 4
-        assert opened.validate_index("id_idx") >= 4 * math.ceil(ROWS / ITEMS)
-    assert ds.optimize.optimize_indices(spark=False)[0].changed is False
-
-
 def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypatch):
     set_constant(monkeypatch, segments, "_MANY_SEGMENTS", 1)
     build(folder, "BLOOMFILTER", ["id"], fold=False)
@@ -141,41 +118,6 @@ def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypat
     for filter, expression in FILTERS:
         assert_equals_pyarrow(ds, folder, filter, expression)
     assert ds.describe_indices()[0].num_zones == 32 * math.ceil(ROWS / ITEMS)
-
-
-def test_a_refresh_of_a_column_whose_type_changed_is_refused(folder):
-    build(folder, "BLOOMFILTER", ["id"])
-    for path in folder.glob("*.parquet"):
-        table = pq.read_table(path)
-        pq.write_table(table.set_column(1, "id", table["id"].cast("string")), path)
-    with pytest.raises(SchemaMismatch, match="was built when column id was int64"):
-        zb.dataset(folder).optimize.optimize_indices(["id_idx"], spark=False)
-
-
-# Damage
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_tables_of_two_indices_exchanged_lose_no_row(tmp_path, kind):
-    """The columns have the same type and no nulls, so the files differ only in filter bits."""
-    folder = tmp_path / "data"
-    keys = random.Random(4).sample(range(10**9), 2 * ROWS)
-    table = pa.table({"a": keys[:ROWS], "b": keys[ROWS:]})
-    write_files(folder, [table])
-    build(folder, kind, ["a", "b"], **({"fold": False} if kind == "BLOOMFILTER" else {}))
-    one, other = index_folder(folder).rglob("segments/*/[bh]*")
-    assert one.stat().st_size == other.stat().st_size
-    data = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(data)
-    ds = zb.dataset(folder)
-    for column in ("a", "b"):
-        with pytest.raises(CorruptIndex):
-            ds.validate_index(f"{column}_idx")
-        with pytest.warns(IndexNotUsedWarning, match="checksum"):
-            assert ds.count_rows(f"{column} = {table[column][5]}") == 1
-        for key in table[column].to_pylist()[::7]:
-            assert ds.count_rows(f"{column} = {key}") == 1
 
 
 # Searches for many keys
@@ -276,14 +218,6 @@ def test_an_index_of_an_empty_file_is_sound_after_the_file_gets_rows(folder):
     ds = zb.dataset(folder)
     ds.optimize.optimize_indices(spark=False)
     assert ds.validate_index("id_idx") == 5 * math.ceil(ROWS / ITEMS)
-
-
-def test_a_dataset_that_was_opened_earlier_can_refresh(folder):
-    old = build(folder, "BLOOMFILTER", ["id"])
-    pq.write_table(part(7), folder / "part-001.parquet")
-    zb.dataset(folder).optimize.optimize_indices(spark=False)
-    assert old.optimize.optimize_indices(spark=False)[0].changed is False
-    assert old.version == 2
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])

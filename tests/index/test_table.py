@@ -78,43 +78,6 @@ def columns_of(filters, **changed):
     return list(columns.values())
 
 
-# Format
-
-
-def test_the_schema_equals_that_of_lance():
-    schema = table_schema(8192, 0.00057)
-    assert schema.names == [
-        "fragment_id",
-        "zone_start",
-        "zone_length",
-        "has_null",
-        "bloom_filter_data",
-    ]
-    assert schema.types == [pa.uint64(), pa.uint64(), pa.uint64(), pa.bool_(), pa.binary()]
-    assert not any(field.nullable for field in schema)
-    assert schema.metadata == {
-        b"bloomfilter_item": b"8192",
-        b"bloomfilter_probability": b"0.00057",
-    }
-
-
-@pytest.mark.parametrize(
-    ("probability", "text"),
-    [
-        (0.00057, b"0.00057"),
-        (0.5, b"0.5"),
-        (1e-5, b"0.00001"),
-        (1e-7, b"0.0000001"),
-        (np.float64(0.25), b"0.25"),
-        (np.nextafter(1, 0), b"0.9999999999999999"),
-    ],
-)
-def test_probability_is_written_as_in_lance(probability, text):
-    written = table_schema(1, probability).metadata[b"bloomfilter_probability"]
-    assert written == text
-    assert float(written) == probability
-
-
 # Reading
 
 

@@ -429,23 +429,3 @@ def test_locate_converts_keys_of_other_types(tmp_path):
     assert ds.files_with_keys("id", [-1]).num_rows == 0
     batch = pa.record_batch({"name": ["name 5"], "id": [50]})
     assert ds.locate(["id", "name"], batch)["row"].to_pylist() == [5]
-
-
-@pytest.mark.parametrize(
-    ("columns", "keys", "message"),
-    [
-        (["id", "name"], [1, 2], "pyarrow Table"),
-        (["id", "name"], {"id": [1]}, "'name'"),
-        (["id", "name"], {"id": [1], "name": []}, "as many"),
-        (["id", "id"], {"id": [1]}, "each once"),
-        ([], {"id": [1]}, "one at least"),
-        ("id", ["text"], "int64"),
-        ("nowhere", [1], "nowhere"),
-    ],
-)
-def test_invalid_arguments_are_refused(tmp_path, columns, keys, message):
-    e2e.plain_dataset(tmp_path / "t")
-    ds = zb.dataset(tmp_path / "t")
-    for ask in (ds.locate, ds.files_with_keys):
-        with pytest.raises(errors.ZoneBloomError, match=message):
-            ask(columns, keys)

@@ -127,17 +127,6 @@ def test_limit_head_and_count_equal_pyarrow(ds: zb.Dataset, folder: Path):
     assert ds.scanner(["name"], expression).count_rows() == 4
 
 
-def test_limit_does_not_read_all_files(tmp_path: Path):
-    """A scan with a limit reads only a few files ahead."""
-    ds = zb.dataset(plain_dataset(tmp_path, rows=20, files=40))
-    build(ds, "id", number_of_items=5)
-    stats: list[Any] = []
-    filter = f"id IN ({', '.join(str(200 * file) for file in range(40))})"
-    scanner = ds.scanner(filter=filter, limit=1, scan_stats_callback=stats.append)
-    assert scanner.to_table()["row"].to_pylist() == [0]
-    assert stats[0].fragments_read < 40
-
-
 @pytest.mark.parametrize("filter", [None, "id = 120", pc.field("id") == 120, pl.col("id") == 120])
 def test_a_limit_of_no_rows_reads_nothing(tmp_path: Path, filter: Any):
     build(zb.dataset(plain_dataset(tmp_path)), "id")
@@ -188,24 +177,6 @@ def test_readers_and_the_arrow_stream_interface(ds: zb.Dataset, folder: Path):
     relation = duckdb.from_arrow(scanner.to_reader())
     assert relation.aggregate("sum(row) as s, count(*) as n").fetchall() == [(12 + 1001, 2)]
     assert ds.scanner(filter="id = 7").to_reader().read_all().equals(ds.schema.empty_table())
-
-
-def test_stats_callback_is_called_once_per_run(ds: zb.Dataset):
-    stats: list[Any] = []
-    scanner = ds.scanner(filter="id IN (120, 10010)", scan_stats_callback=stats.append)
-    scanner.to_table()
-    assert len(stats) == 1
-    assert stats[0].rows_found == 2
-    assert stats[0].rows_read == 200
-    assert stats[0].fragments_read == 2
-    assert stats[0].data_bytes > 0
-    assert stats[0].seconds > 0
-    # The first run reads the index, and the second one finds it in the cache.
-    assert stats[0].index_bytes >= ds.index_statistics("id_idx")["num_bytes"]
-    scanner.to_table()
-    assert stats[1].index_bytes == 0
-    next(scanner.to_batches())
-    assert len(stats) == 3
 
 
 # Bytes
@@ -298,45 +269,6 @@ def test_unrequested_columns_are_not_read(wide: Path):
     assert narrow < everything
     if everything >= texts:
         assert everything - narrow >= 0.9 * texts
-
-
-# Partitions
-
-
-def test_hive_partitioned_datasets_equal_pyarrow(tmp_path: Path):
-    rows = 600
-    table = numbered(
-        0,
-        rows,
-        id=pa.array(range(rows)),
-        day=pa.array([f"d{i // 200}" for i in range(rows)]),
-        hour=pa.array([i // 100 % 2 for i in range(rows)], pa.int32()),
-    )
-    pads.write_dataset(
-        table,
-        tmp_path,
-        format="parquet",
-        partitioning=["day", "hour"],
-        partitioning_flavor="hive",
-        max_rows_per_group=50,
-        max_rows_per_file=50,
-        min_rows_per_group=0,
-    )
-    source = pads.dataset(tmp_path, partitioning="hive")
-    ds = zb.dataset(source)
-    build(ds, "id", number_of_items=10, probability=1e-6)
-    for filter in (
-        pc.field("id") == 123,
-        (pc.field("id") == 123) & (pc.field("day") == "d0"),
-        (pc.field("id") == 123) & (pc.field("day") == "d1"),
-        pc.field("id").isin([5, 205, 405]) & (pc.field("hour") == 0),
-        pc.field("day") == "d1",
-        (pc.field("day") == "d1") | (pc.field("id") == 3),
-        None,
-    ):
-        for columns in (None, ["day"], ["hour", "row"], ["row"], []):
-            assert_equals_pyarrow(ds, source, filter, filter, columns)
-    assert ds.scanner(filter="id = 123").plan().skipped == len(ds.files) - 1
 
 
 # Plans
