@@ -422,12 +422,6 @@ class TestPyArrow:
         assert rows.num_rows == len(rows) == COUNT
         assert rows.unindexed().to_table(["__filename", "row"]).num_rows == COUNT
 
-    def test_an_empty_dataset_is_true(self, tmp_path):
-        pq.write_table(table(0).slice(0, 0), tmp_path / "empty.parquet")
-        empty = zb.dataset(tmp_path)
-        assert len(empty) == 0
-        assert empty
-
     def test_counting_all_rows_reads_footers(self, rows, counting, size):
         num_rows, num_bytes = run_and_count(counting, rows.count_rows)
         assert num_rows == COUNT
@@ -469,24 +463,6 @@ class TestPyArrow:
         few = rows.filter(tuples)
         tuples.append(("id", "=", 42))
         assert few.count_rows() == few.count_rows() == 2
-
-    def test_the_display_shows_how_filters_combine(self, rows):
-        few = rows.filter("id = 42 OR id = 43").filter("plain = 1")
-        assert "where (id = 42 OR id = 43) AND (plain = 1);" in repr(few)
-        assert repr(rows.filter(None)) == repr(rows)
-
-    def test_head_and_take_use_the_options_of_a_scan(self, rows):
-        assert rows.head(100, ["row"], limit=2).num_rows == 2
-        assert rows.head(1, ["row"], limit=2).num_rows == 1
-        options = {"batch_size": 10, "use_scalar_index": False}
-        assert rows.take([3], ["row"], **options)["row"].to_pylist() == [3]
-        runs = []
-        assert rows.take([1], ["row"], limit=2, scan_stats_callback=runs.append).num_rows == 1
-        assert runs[0].rows_found == 2
-        with pytest.raises(InvalidArgument, match="indices"):
-            rows.take([2], ["row"], limit=2)
-        with pytest.raises(InvalidArgument, match="batch_size"):
-            rows.take([2], batch_size=0)
 
     def test_take_reads_pages(self, rows, plain, counting, size):
         numbers = [COUNT - 1, 0, ROWS, ROWS - 1, 0]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -175,23 +173,6 @@ def test_lance_scans_with_our_table(tmp_path: Path, options: dict, num_blocks: s
     assert same_row_numbers(theirs, "key IS NULL") == list(range(7, rows, 100))
 
 
-def test_lance_loses_rows_if_our_filter_is_emptied(tmp_path: Path):
-    rows = 3 * ROWS
-    table = numbered(0, rows, key=pa.array(range(rows), pa.int64()))
-    theirs, _, tables = both(tmp_path, table, "key")
-    emptied = tables[0].to_table().to_pydict()
-    zone = 3
-    assert (emptied["fragment_id"][zone], emptied["zone_start"][zone]) == (1, 8192)
-    emptied["bloom_filter_data"][zone] = bytes(32768)
-    damaged = zone_table(pa.table(emptied, schema=tables[0].to_table().schema))
-    theirs = lance.dataset(commit_to_lance(theirs, "key", damaged).uri)
-    result = [
-        theirs.scanner(filter=f"key = {row}").to_table().num_rows
-        for row in (18_191, 18_192, 19_999, 20_000)
-    ]
-    assert result == [1, 0, 0, 1]
-
-
 def test_filters_of_different_sizes_in_one_file_are_used_by_lance(tmp_path: Path):
     rows = 3 * ROWS
     table = numbered(0, rows, key=pa.array(range(rows), pa.int64()))
@@ -319,26 +300,3 @@ def test_damaged_index_is_not_exported(tmp_path: Path):
     with pytest.raises(errors.IndexNotFound, match="no index 'nope'; there is: key_idx"):
         ours.index_to_lance("nope", str(tmp_path / "no.lance"))
     assert not (tmp_path / "no.lance").exists()
-
-
-def test_the_error_without_pylance_names_the_package_to_install(
-    tmp_path: Path, small: tuple, monkeypatch: pytest.MonkeyPatch
-):
-    _, ours, tables = small
-    monkeypatch.setitem(sys.modules, "lance.file", None)
-    monkeypatch.setitem(sys.modules, "lance", None)
-    for call in (
-        lambda: to_lance(tables, tmp_path / "a.lance"),
-        lambda: from_lance(tmp_path / "a.lance"),
-        lambda: ours.index_to_lance("key_idx", str(tmp_path / "a.lance")),
-    ):
-        with pytest.raises(errors.MissingDependency, match=r"pip install 'zonebloom\[lance\]'"):
-            call()
-
-
-def test_lance_finds_dates_before_1970_in_our_table(tmp_path: Path):
-    days = [datetime.date(1969, 12, 31), datetime.date(1, 1, 1), datetime.date(2024, 2, 29)]
-    table = numbered(0, 3, key=pa.array(days, pa.date32()))
-    theirs, _, tables = both(tmp_path, table, "key")
-    theirs = lance.dataset(commit_to_lance(theirs, "key", tables).uri)
-    assert same_row_numbers(theirs, "key = date '1969-12-31'") == [0]

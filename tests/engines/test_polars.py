@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import operator
 import random
-import sys
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -270,16 +269,6 @@ def test_a_false_filter_that_needs_all_rows_returns_no_row(fresh):
 
 
 # Queries of Polars on top of a scan
-
-
-def test_explaining_reads_no_data(fresh, monkeypatch):
-    def fail(*arguments, **options):
-        raise AssertionError("data was read")
-
-    lf = scan(fresh).filter(pl.col("row") == 300)
-    replace_function(monkeypatch, module, "Execution", fail)
-    assert "ZONEBLOOM" in lf.explain()
-    assert "1 of 30 zones" in zb.dataset(fresh).scanner(filter=pl.col("row") == 300).explain_plan()
 
 
 def test_only_kept_rows_and_columns_are_read(fresh, reads):
@@ -579,12 +568,6 @@ def test_wrong_filters_raise_errors_of_polars(fresh):
     for expression in (pl.col("zz") == 1, pl.col("row") == "a", pl.col("row") + 1):
         with pytest.raises(pl.exceptions.PolarsError):
             scan(fresh).filter(expression).collect()
-
-
-def test_older_versions_are_refused(fresh, monkeypatch):
-    monkeypatch.setitem(sys.modules, "polars.io.plugins", None)
-    with pytest.raises(zb.errors.MissingDependency, match=r"needs Polars 2\.1 or newer"):
-        scan(fresh)
 
 
 def test_a_filter_that_keeps_many_zones_becomes_a_scan_of_polars(fresh, reads):

@@ -545,15 +545,6 @@ def test_a_false_claim_loses_no_row_group(tmp_path, claim, message):
     assert 3 not in filters.candidate_row_groups(equals("v", 5), schema)
 
 
-def test_lengths_may_be_absent(tmp_path):
-    path = keys_file(tmp_path / "f.parquet")
-    claims = dict.fromkeys(range(4), lambda offset, size: (offset, None))
-    filters = open_filters(with_claims(path.read_bytes(), claims))
-    assert filters.columns() == open_filters(path).columns()
-    for row in range(0, 800, 50):
-        assert filters.candidate_row_groups(equals("v", row), pq.read_schema(path)) == [row // 200]
-
-
 @pytest.mark.parametrize("whole", [False, True])
 def test_exchanged_filters_are_detected_by_the_statistics(tmp_path, whole):
     path = keys_file(tmp_path / "f.parquet")
@@ -641,12 +632,6 @@ def test_flipped_bytes_lose_no_row_group(tmp_path, arrow_type):
                     answered += candidates is not None
                     assert candidates is None or group in candidates
     assert answered > 1000
-
-
-@pytest.mark.parametrize("stop", [0, 4, 20, -9])
-def test_truncated_files_raise(tmp_path, stop):
-    with pytest.raises(FragmentUnreadable):
-        open_filters(keys_file(tmp_path / "f.parquet").read_bytes()[:stop])
 
 
 def test_statistics_of_a_wrong_size_do_not_crash_the_process(tmp_path):

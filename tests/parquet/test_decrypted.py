@@ -8,9 +8,7 @@ import os
 import pickle
 import random
 import shutil
-import sys
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,12 +31,11 @@ import zonebloom as zb
 from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog import freshness
-from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency, ZoneBloomError
+from zonebloom.errors import FragmentUnreadable, InvalidArgument, ZoneBloomError
 from zonebloom.parquet import leaf_reader
 from zonebloom.parquet.decrypted_file import DecryptedFile
 from zonebloom.sources.discovery import discover_source
 from zonebloom.sources.fragment_rows import open_rows
-from zonebloom.storage import encryption as sealed
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.store import identities
 
@@ -324,17 +321,6 @@ def test_a_store_reads_only_ranges(tmp_path):
         assert num_bytes < path.stat().st_size / (2 if has_index else 1)
 
 
-def test_threads_share_keys(tmp_path):
-    write(tmp_path / "0.parquet", rows(), by_kms(), write_page_index=True)
-    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
-    ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
-    wanted = {row["id"]: row for row in rows().to_pylist()}
-    ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda i: ds.to_table(filter=f"id = {i}").to_pylist(), range(64)))
-    assert results == [[wanted[i]] for i in range(64)]
-
-
 def test_other_engines_read_by_the_same_keys(tmp_path):
     write(tmp_path / "0.parquet", rows(), by_kms())
     ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
@@ -374,18 +360,6 @@ def test_invalid_keys_are_refused_and_not_shown(arguments):
     with pytest.raises(InvalidArgument) as caught:
         zb.ParquetKeys(*arguments)
     assert "short" not in str(caught.value)
-
-
-def test_keys_for_other_formats_are_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match="parquet_keys"):
-        zb.dataset(tmp_path, "ipc", parquet_keys=zb.ParquetKeys(KEY))
-
-
-def test_the_error_names_the_missing_package(monkeypatch):
-    sealed.aes_gcm.cache_clear()
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    with pytest.raises(MissingDependency, match=r"zonebloom\[encryption\]"):
-        zb.ParquetKeys(KEY)
 
 
 def test_decoded_pages_are_used_by_the_keys_that_decrypted_them_alone(tmp_path, monkeypatch):
