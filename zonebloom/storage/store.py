@@ -40,7 +40,12 @@ from zonebloom.storage.files import (
     open_regular_file,
     require_size,
 )
-from zonebloom.storage.object_store import StoreHandler, object_reader, obstore_handler
+from zonebloom.storage.object_store import (
+    StoreHandler,
+    object_reader,
+    obstore_handler,
+    s3_options,
+)
 from zonebloom.storage.paths import full_path
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -322,6 +327,10 @@ class Store:
     def create_file(self, path: str) -> OutputStream:
         """Create a file of an index, and its folder."""
         self.create_folder(posixpath.dirname(path))
+        return self.open_output(path)
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """Open a file to write it, in the place of one of this name if there is one."""
         return self.filesystem.open_output_stream(path, compression=None)
 
     def create_folder(self, path: str) -> None:
@@ -601,6 +610,17 @@ class ObjectStore(Store):
             return super().read_whole(path, max_bytes)
         return bucket.read(path, max_bytes)
 
+    def open_output(self, path: str) -> pa.NativeFile:
+        """Open an object to write it. It takes one request unless it is large."""
+        bucket = self._bucket(path)
+        # Objects that obstore writes would lack these.
+        has_metadata = isinstance(self.filesystem, pafs.S3FileSystem) and s3_options(
+            self.filesystem
+        ).get("default_metadata")
+        if bucket is None or has_metadata:
+            return super().open_output(path)
+        return bucket.open_output_stream(path)
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         is_put = None
         # PyArrow may have other keys. If it has the same, its put below fails too.
@@ -608,7 +628,13 @@ class ObjectStore(Store):
             bucket = self._bucket(path)
             if bucket is not None and bucket.supports_put_if_absent(posixpath.dirname(path)):
                 is_put = bucket.put_if_absent(path, data)
-        return super().put_if_absent(path, data) if is_put is None else is_put
+        if is_put is not None:
+            return is_put
+        is_absent = self.identities([path])[0] is None
+        if is_absent:
+            with super().open_output(path) as sink:
+                sink.write(data)
+        return is_absent
 
     def may_hold_index(self, folder: str) -> bool:
         # The root of obstore's stores is a bucket.
