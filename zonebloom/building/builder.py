@@ -299,7 +299,7 @@ class Builder:
         does not fit a file is added to `problems`, or raises `SchemaMismatch` if that is None.
         """
         prefix = prefix or self._catalog.new_segment_prefix()
-        with self._new_segments(prefix, base):
+        with self._new_segments(prefix, base) as committed:
             trained = self._train_unindexed(prefix, work, engine, progress, problems)
             if problems:
                 fits = [part.spec.name not in problems for part in work]
@@ -361,14 +361,19 @@ class Builder:
                     fragments={**latest.fragments, **updated, **indexed},
                 ).with_indices({**other_entries, **entries}, new_maps)
 
-            return self._catalog.commit(change)
+            committed.append(self._catalog.commit(change))
+            return committed[-1]
 
     @contextlib.contextmanager
-    def _new_segments(self, prefix: str, base: Version) -> Iterator[None]:
-        """Context for writing segments with a prefix. At the end, delete those not committed."""
+    def _new_segments(self, prefix: str, base: Version) -> Iterator[list[Version]]:
+        """Context for writing segments with a prefix. At the end, delete those not committed.
+
+        The list gets the version that is committed.
+        """
+        committed: list[Version] = []
         try:
             with wrapping_write_errors(self._catalog.folder):
-                yield
+                yield committed
         except MissingIndexFile as error:
             if self._catalog.is_damaged(base):
                 raise
@@ -378,7 +383,7 @@ class Builder:
         finally:
             # Ignore errors of the deletion: a later vacuum deletes the rest. They must not hide
             # the commit or the error of the build.
-            self._catalog.delete_orphan_segments([prefix])
+            self._catalog.delete_orphan_segments([prefix], next(iter(committed), None))
 
     def _train_unindexed(
         self,

@@ -62,6 +62,7 @@ ReportRows = Callable[[int], None]
 _MAX_BYTES_AHEAD = 32 << 20
 # A thread reads small files of about this many bytes at a time.
 _SMALL_FILES_BYTES = 1 << 20
+_WHOLE_OBJECT_BYTES = 4 << 20
 _BUILD_ADVICE = "repair or remove the file, then build again"
 # Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.
 _TASK_BYTES = 64 << 20
@@ -298,18 +299,19 @@ def _train_fragments(
                 progress(len(arrays[0]))
 
     def hash_whole_file(fragment: PresentFragment) -> _HashedRun:
-        with file_errors(fragment.fragment.path, _BUILD_ADVICE):
-            data = task.source.store.read_whole(fragment.fragment.path, WHOLE_BYTES)
+        path = fragment.fragment.path
+        with file_errors(path, _BUILD_ADVICE):
+            data = task.source.store.read_whole(path, _WHOLE_OBJECT_BYTES)
         if data.size != fragment.identity.size:
             raise _changed_error(fragment)
-        digest = digest_of_bytes(data)
+        digest = digest_of_bytes(data) if _has_digests(task) else ""
         reader = columns_reader(task.source, fragment.fragment, columns, data=data)
         (run,) = reader.runs(split=False)
         hashed = hash_run(_RunToRead(fragment, reader, run))
 
         def checked_hashes() -> Iterator[tuple[int, ZonePart]]:
             yield from hashed.hashes
-            if run.row_groups is None and content_digest(fragment.fragment.path) != digest:
+            if digest and run.row_groups is None and content_digest(path) != digest:
                 # PyArrow has read an encrypted file again.
                 raise _changed_error(fragment)
 
@@ -400,8 +402,12 @@ def _is_read_whole(task: TrainTask, fragment: PresentFragment) -> bool:
 
     The digests of such files cover all of their bytes.
     """
-    size = fragment.identity.size
-    return task.source.is_parquet and _has_digests(task) and 0 < size <= WHOLE_BYTES
+    size, source = fragment.identity.size, task.source
+    if _has_digests(task):
+        return source.is_parquet and 0 < size <= WHOLE_BYTES
+    # The requests for the parts of an object of a store take longer than one for all of it.
+    is_near = source.is_in_memory or not source.store.has_round_trips
+    return source.is_parquet and not is_near and 0 < size <= _WHOLE_OBJECT_BYTES
 
 
 class _Output:

@@ -73,9 +73,9 @@ class MissingIndexFile(CorruptIndex):
 
 def find_missing_file(store: Store, sizes: Mapping[str, int]) -> str | None:
     """Return the path of a file that is missing or has another size, or None if there is none."""
-    infos = store.filesystem.get_file_info(list(sizes))
-    for info, (path, size) in zip(infos, sizes.items(), strict=True):
-        if info.type != pafs.FileType.File or info.size != size:
+    identities = store.identities(list(sizes))
+    for identity, (path, size) in zip(identities, sizes.items(), strict=True):
+        if identity is None or identity.size != size:
             return path
     return None
 
@@ -219,15 +219,16 @@ class Catalog:
             stream.write(data)
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
 
-    def latest(self, *, for_writing: bool = False) -> Version:
+    def latest(self, *, for_writing: bool = False, numbers: Sequence[int] | None = None) -> Version:
         """Return the newest readable version. Warn of damaged versions and skip them.
 
         With `for_writing`, raise an error if a commit on the result could undo a newer version.
+        `numbers` are those of the versions, if they were listed already.
         """
         # Read this before listing, because another thread may write the first version meanwhile.
         was_read = self.was_read
         try:
-            numbers = self.numbers()[::-1]
+            numbers = list(self.numbers() if numbers is None else numbers)[::-1]
         except CatalogError as error:
             if for_writing:
                 raise
@@ -302,9 +303,10 @@ class Catalog:
         synced_paths: set[str] = set()
         for _ in range(_MAX_TRIES):
             # Also count damaged versions, so that the new number is above theirs.
-            number = self.newest_number() + 1
+            numbers = self.numbers()
+            number = max(numbers, default=0) + 1
             was_read = self.was_read
-            latest = self.latest(for_writing=True)
+            latest = self.latest(for_writing=True, numbers=numbers)
             if number == 1 and was_read:
                 raise CommitConflict(
                     f"the index in {self.folder} was moved or deleted while this process wrote to "
@@ -389,18 +391,23 @@ class Catalog:
     def new_segment_prefix(self) -> str:
         return uuid.uuid4().hex[:16]
 
-    def delete_orphan_segments(self, prefixes: Iterable[str]) -> Exception | None:
-        """Delete segments with these prefixes that the newest version does not name.
+    def delete_orphan_segments(
+        self, prefixes: Iterable[str], version: Version | None = None
+    ) -> Exception | None:
+        """Delete segments with these prefixes that a version does not name.
 
-        The builds with these prefixes must have ended. Return the last error if some segments
-        could not be deleted.
+        The version is the one that the builds with these prefixes have committed last, or the
+        newest one. The builds must have ended. Return the last error if some segments could not be
+        deleted.
         """
         starts = tuple(prefixes)
         base = posixpath.join(self.folder, SEGMENTS)
         try:
             infos = self.store.list_index_folder(base)
             infos = [info for info in infos if info.base_name.startswith(starts)]
-            named = self.latest(for_writing=True).segment_names if infos else set()
+            if infos and version is None:
+                version = self.latest(for_writing=True)
+            named = set() if version is None else version.segment_names
         except (CatalogError, OSError) as error:
             return error
         failure = None
