@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -70,7 +71,7 @@ def test_a_file_is_closed_before_it_is_replaced(tmp_path):
     ds = zb.dataset(str(tmp_path), filesystem=Recording())
     table = FolderChanges(ds.opened, None)
     files.clear()
-    _, batches = table.rows_of(ds.opened.source.fragments[0], [])
+    batches = table.rows_of(ds.opened.source.fragments[0], []).batches
     assert [rows["id"].to_pylist() for _, rows in batches] == [[1, 2]]
     assert [file.closed for file in files] == [True]
 
@@ -172,8 +173,37 @@ def test_files_that_are_older_than_a_field_hold_no_key_of_it(tmp_path):
 
 
 def test_bytes_are_searched_once_for_each_spelling_of_a_key():
-    keys = pa.table({"k0": ["key-1", "key 2", "short", "no"]})
-    assert KeyTest((("id",),), keys).texts() == ["key-1", "key 2", "key%202", "short"]
+    raw = bytes(range(16))
+    keys = pa.table(
+        {
+            "k0": ["key-1", "key 2", "short", "no"],
+            "k1": [7, 8, 9, 10],
+            "k2": pa.array([raw, raw, bytes(8), b"short"]),
+            "k3": pa.array([raw] * 4, pa.binary(16)),
+        }
+    )
+    forms, others = KeyTest((("id",), ("n",), ("s", "b"), ("u",)), keys).byte_forms()
+    assert forms == [
+        *(b"key-1", b"key 2", b"key%202", b"short"),
+        *(raw, raw.hex().encode(), b"AAECAwQFBgcICQoLDA0ODw=="),
+        b"00010203-0405-0607-0809-0a0b0c0d0e0f",
+        *(bytes(8), b"0" * 16, b"AAAAAAAAAAA="),
+    ]
+    assert others == ["short values of id", "n", "short values of s.b"]
+
+
+def test_a_check_says_which_keys_other_files_were_searched_for(tmp_path):
+    key = uuid.UUID(int=2**100 + 1)
+    write(tmp_path / "x" / "a.parquet", pa.array([key.bytes, bytes(16)], pa.binary(16)))
+    (tmp_path / "x" / "_notes.txt").write_text(f"ask {key}")
+    ds = zb.dataset(tmp_path / "x")
+    traces = ds.erase("id", [key.bytes]).check(ds, [key.bytes])
+    assert [os.path.basename(trace.path) for trace in traces.found] == ["_notes.txt"]
+    assert traces.not_searched == ()
+    write(tmp_path / "y" / "a.parquet", [1, 2])
+    ds = zb.dataset(tmp_path / "y")
+    traces = ds.erase("id", [1]).check(ds, [1])
+    assert traces.not_searched == ("id",) and "were compared with id" in str(traces)
 
 
 def test_a_trace_names_the_column_that_a_file_lacks(tmp_path):

@@ -128,18 +128,25 @@ def test_a_receipt_reads_as_text_and_html(table):
         other.check(ds)
 
 
-def test_an_erasure_has_a_receipt_if_older_versions_cannot_be_searched(table):
+def test_versions_that_cannot_be_read_are_named(table):
     if isinstance(table, KINDS["folder"]):
         return
     if isinstance(table, KINDS["delta"]):
         table.load().create_checkpoint()
-        (Path(table.path) / "_delta_log" / f"{0:020}.json").write_text("{broken")
+        path, version = Path(table.path) / "_delta_log" / f"{0:020}.json", "0"
+        path.write_text("{broken")
     else:
         [first, *_] = table.load().snapshots()
-        Path(first.manifest_list.removeprefix("file://")).unlink()
-    receipt = zb.dataset(table.load()).erase("id", [1])
+        path, version = Path(first.manifest_list.removeprefix("file://")), str(first.snapshot_id)
+        path.unlink()
+    ds = zb.dataset(table.load())
+    receipt = ds.erase("id", [1])
     assert receipt.is_committed and receipt.num_deleted == 1
-    assert receipt.traces is not None and "cannot be searched" in str(receipt.traces)
+    for traces in (receipt.traces, receipt.check(ds), receipt.check(ds, [1])):
+        assert traces is not None
+        [trace] = [trace for trace in traces.found if trace.path == str(path)]
+        assert trace.versions == (version,) and "cannot be read" in trace.reason
+    assert not receipt.check(ds, [1], purge=True)
     table.rows = [row for row in table.rows if row["id"] != 1]
     assert comparable(table.read()) == comparable(table.rows)
 

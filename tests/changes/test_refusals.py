@@ -372,6 +372,7 @@ REFUSED_DELTA = {
     "check": ({"delta.constraints.c": "id > 0"}, FIELDS, ["checkConstraints"], "constraints.c"),
     "generated": ({}, [FIELDS[0], GENERATED], ["generatedColumns"], "'s' that is generated"),
     "identity": ({}, [IDENTITY, FIELDS[1]], ["identityColumns"], "'id' that is an identity"),
+    "identity feature": ({}, FIELDS, ["identityColumns"], "needs identitycolumns"),
     "tracking": ({"delta.enableRowTracking": "true"}, FIELDS, ["rowTracking"], "rowtracking"),
     "domains": ({}, FIELDS, ["domainMetadata"], "needs domainmetadata"),
     "clusters": ({}, FIELDS, ["clustering", "domainMetadata"], "needs clustering, domainmetadata"),

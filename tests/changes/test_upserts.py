@@ -259,6 +259,25 @@ def test_rows_are_located_again_if_a_file_changes_meanwhile(
     assert sorted(pq.read_table(tmp_path)["id"].to_pylist()) == [0, 0, 0, left]
 
 
+@pytest.mark.parametrize("rows", [FILTER, KEYS])
+def test_rows_are_located_again_if_a_file_is_deleted_meanwhile(tmp_path, monkeypatch, rows):
+    from zonebloom.scan.opened import OpenedDataset
+
+    for name in "ab":
+        pq.write_table(pa.table({"id": [0, 1, 2]}), tmp_path / f"{name}.parquet")
+    ds = zb.dataset(tmp_path)
+    look = OpenedDataset.look_at_all_files
+
+    def look_before_others(self):
+        snapshot = look(self)
+        (tmp_path / "a.parquet").unlink(missing_ok=True)
+        return snapshot
+
+    replace_function(monkeypatch, OpenedDataset, "look_at_all_files", look_before_others)
+    assert ds.erase(**rows).tries == 2
+    assert pq.read_table(tmp_path)["id"].to_pylist()[:1] == [0]
+
+
 def iceberg_table(tmp_path, rows: pa.Table, *, is_empty: bool = False):
     pytest.importorskip("sqlalchemy")
     sql = pytest.importorskip("pyiceberg.catalog.sql")

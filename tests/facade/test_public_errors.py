@@ -232,7 +232,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "upsert(when_matched)": lambda ds, v: ds.upsert(
         pa.table({"id": [1]}), "id", when_matched=v, plan=True
     ),
-    "check_receipt(receipt)": lambda ds, v: ds.check_receipt(v),
+    "Receipt.check(dataset)": lambda ds, v: ds.erase("id", [-1]).check(v),
     "lookup(keys)": lambda ds, v: ds.lookup("id", v),
     "lookup(columns)": lambda ds, v: ds.lookup("id", [1], v),
     "lookup(nulls)": lambda ds, v: ds.lookup("id", [1], nulls=v),

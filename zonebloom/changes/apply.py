@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from zonebloom.base.progress import Report, report_progress
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
@@ -22,33 +23,54 @@ from zonebloom.changes.places import (
     places_of_keys,
 )
 from zonebloom.changes.receipt import ChangedFile, Receipt, Verification, digest_of, utc_text
-from zonebloom.changes.tables import ChangeableTable, CommitRefused, retry_after_conflicts
-from zonebloom.changes.writing import WriterOptions, WrittenFile, changed_rows
+from zonebloom.changes.row_digest import digest_after_change, digest_of_rows, row_numbers
+from zonebloom.changes.tables import (
+    ChangeableTable,
+    CommitRefused,
+    RowBatches,
+    commit_in_doubt,
+    retry_after_conflicts,
+)
+from zonebloom.changes.traces import find_in_files, unsearched, with_index_traces
+from zonebloom.changes.writing import WriterOptions, WrittenFile, changed_rows, options_of_file
 from zonebloom.errors import (
     ChangeConflict,
     ChangeRefused,
-    FragmentChanged,
     InvalidArgument,
-    SourceError,
 )
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.recheck import gather
-from zonebloom.scan.scanner import plan_scan
+from zonebloom.storage.files import file_errors
 
 _MIN_GROUP_ROWS = 1 << 17
+_SMALL_FILE_BYTES = 8 << 20
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 def reopen_newest(dataset: OpenDataset, table: ChangeableTable) -> ChangeableTable:
     """Load the newest version of a table, and open its files. Return the table."""
     table.load_newest()
-    dataset.refresh()
-    table.use(dataset.opened)
+    is_open = table.opened_state != "" and dataset.opened is table.opened
+    if not is_open or table.opened_state != table.state:
+        reopen(dataset, table)
     return table
 
 
-def apply_change(dataset: OpenDataset, table: ChangeableTable, change: Change) -> Receipt:
+def reopen(dataset: OpenDataset, table: ChangeableTable) -> None:
+    """Open the files of the loaded version of a table."""
+    dataset.refresh()
+    table.use(dataset.opened)
+
+
+def apply_change(
+    dataset: OpenDataset,
+    table: ChangeableTable,
+    change: Change,
+    refresh_indices: Callable[[], None],
+) -> Receipt:
     """Change a table, and return the receipt. Of a plan, only say what would happen.
+
+    ``refresh_indices`` is called after the commit.
 
     Raises
     ------
@@ -62,14 +84,11 @@ def apply_change(dataset: OpenDataset, table: ChangeableTable, change: Change) -
     def attempt(number: int) -> Receipt:
         reopen_newest(dataset, table)
         _require_same_columns(dataset.opened.source.schema, change.rows, table.location)
-        try:
-            work = _plan_work(dataset.opened, table, change)
-        except FragmentChanged as error:
-            raise CommitRefused(str(error)) from None
+        work = _plan_work(dataset.opened, table, change)
         receipt = _planned_receipt(table, change, work, started_at, number)
         if change.is_plan or work.is_empty:
             return receipt
-        return _carry_out(dataset, table, change, work, receipt)
+        return _carry_out(dataset, table, change, work, receipt, refresh_indices)
 
     with nullcontext() if change.is_plan else table.locked():
         return retry_after_conflicts(table.location, attempt)
@@ -128,42 +147,81 @@ def _carry_out(
     change: Change,
     work: Work,
     receipt: Receipt,
+    refresh_indices: Callable[[], None],
 ) -> Receipt:
     total = sum(file.num_rows for file in receipt.files_removed) + work.new_rows.size
     title = f"{change.operation} in {posixpath.basename(table.location.rstrip('/'))}"
     try:
         with report_progress(change.progress, total, title) as report:
-            written = _write_all(table, change, work, report)
-    except BaseException as error:
+            written, digest = _write_all(table, change, work, report)
+    except BaseException:
         table.delete_new_files()
-        if isinstance(error, FragmentChanged):
-            raise CommitRefused(str(error)) from None
         raise
-    # If the commit fails with another error, nobody knows whether the table names the files.
-    refusal: Exception | None = None
-    paths = [file.path for file in written]
-    removed = [part.present.fragment for part in work.changes]
-    try:
-        summary = {**change.summary, "zonebloom.operation": change.operation}
-        paths = table.commit(removed, written, summary)
-    except (CommitRefused, ChangeRefused) as error:
-        refusal = error
-    reopen_newest(dataset, table)
-    if refusal is not None:
-        named = {file.path for file in dataset.opened.source.fragments}
-        # Without new files, nothing tells whether the commit succeeded. Then look again.
-        if not paths or not named.issuperset(paths):
-            table.delete_new_files()
-            raise refusal
-    added = zip(paths, written, strict=True)
-    return replace(
+    paths = _commit(dataset, table, change, work, written)
+    # The commit is made, so no error may lose the receipt.
+    receipt = replace(
         receipt,
         is_committed=True,
-        version_after=table.version,
-        verification=_verified(table, change, work, receipt.files_removed, paths),
-        finished_at=utc_text(time.time()),
-        files_added=tuple(ChangedFile(path, file.num_rows, file.num_bytes) for path, file in added),
+        files_added=tuple(
+            ChangedFile(path, file.num_rows, file.num_bytes)
+            for path, file in zip(paths, written, strict=True)
+        ),
     )
+    try:
+        table.load_committed()
+        reopen(dataset, table)
+    except Exception as error:  # noqa: BLE001
+        problem = f"the new version cannot be loaded, so it was neither read nor indexed: {error}"
+        traces = unsearched(table, error) if change.operation == "erase" else None
+        return replace(receipt, verification=Verification(False, 0, 0, problem), traces=traces)
+    receipt = replace(receipt, version_after=table.version)
+    files = dict(zip(paths, written, strict=True))
+    searched = None
+    with thread_pool(2) as pool:
+        verified = pool.submit(_verified, table, change, work, receipt.files_removed, files, digest)
+        if change.operation == "erase":
+            counts = {part.present.fragment.path: part.rows.size for part in work.changes}
+            searched = pool.submit(find_in_files, table, receipt, work.test, counts)
+        refresh_indices()
+    try:
+        receipt = replace(receipt, verification=verified.result())
+    except Exception as error:  # noqa: BLE001
+        problem = f"the new files cannot be read: {error}"
+        receipt = replace(receipt, verification=Verification(False, 0, 0, problem))
+    if searched is not None:
+        try:
+            traces = with_index_traces(searched.result(), dataset.opened)
+        except Exception as error:  # noqa: BLE001
+            traces = unsearched(table, error)
+        receipt = replace(receipt, traces=traces)
+    return replace(receipt, finished_at=utc_text(time.time()))
+
+
+def _commit(
+    dataset: OpenDataset,
+    table: ChangeableTable,
+    change: Change,
+    work: Work,
+    written: Sequence[WrittenFile],
+) -> list[str]:
+    """Replace files in one commit, and return the paths of the new ones."""
+    removed = [part.present.fragment for part in work.changes]
+    # If the commit fails with another error, nobody knows whether the table names the files.
+    try:
+        summary = {**change.summary, "zonebloom.operation": change.operation}
+        return table.commit(removed, written, summary)
+    except (CommitRefused, ChangeRefused) as error:
+        refusal = error
+    try:
+        reopen_newest(dataset, table)
+    except Exception as error:  # noqa: BLE001 - whatever makes the table unreadable
+        raise commit_in_doubt(table.location, error) from None
+    paths = [file.path for file in written]
+    # Without new files, nothing tells whether the commit succeeded. Then look again.
+    if not paths or not {file.path for file in dataset.opened.source.fragments}.issuperset(paths):
+        table.delete_new_files()
+        raise refusal
+    return paths
 
 
 def _verified(
@@ -171,28 +229,34 @@ def _verified(
     change: Change,
     work: Work,
     removed: Sequence[ChangedFile],
-    new_paths: Sequence[str],
+    written: Mapping[str, WrittenFile],
+    digest: np.uint64,
 ) -> Verification:
     """Read the new files, and compare them with what the change should have done."""
     problems: list[str] = []
-    num_rows = num_found = 0
-    try:
-        present = {file.fragment.path for file in table.snapshot.fragments}
-        remaining_paths = [
-            file.path for file in removed if file.path in present.difference(new_paths)
-        ]
-        problems += [f"{path} is still one of the table's files" for path in remaining_paths[:1]]
-        missing_paths = [path for path in new_paths if path not in present]
-        problems += [f"{path} is not one of the table's files" for path in missing_paths[:1]]
-        # All files are read by one scan, because each scan looks at every file of the table.
-        opened = table.opened.restricted(present.intersection(new_paths))
-        scan = plan_scan(opened, work.test.columns, (None,), use_scalar_index=False)
-        for batch in scan.to_batches():
-            num_rows += batch.num_rows
-            num_found += work.test.count(pa.Table.from_batches([batch]))
-    except SourceError as error:
-        # The change is committed, whatever other programs do to its files now.
-        problems.append(f"the new files cannot be read: {error}")
+    fragments = {fragment.path: fragment for fragment in table.opened.source.fragments}
+    remaining_paths = [f.path for f in removed if f.path in fragments and f.path not in written]
+    problems += [f"{path} is still one of the table's files" for path in remaining_paths[:1]]
+    missing_paths = [path for path in written if path not in fragments]
+    problems += [f"{path} is not one of the table's files" for path in missing_paths[:1]]
+
+    tested_columns = [table.opened.source.schema.field(name) for name in work.test.columns]
+
+    def read(path: str) -> list[tuple[int, int, np.uint64]]:
+        fragment, is_new = fragments[path], written[path].replaced is None
+        columns = table.file_schema.names if is_new else change.updated_columns
+        parts = []
+        for _, rows in table.rows_of(fragment, columns).batches:
+            rows = table.with_path_columns(rows, fragment)
+            num_found = work.test.count(_with_all_columns(rows, pa.schema(tested_columns)))
+            parts.append((rows.num_rows, num_found, digest_of_rows(row_numbers(rows))))
+        return parts
+
+    num_threads = _num_threads(table, [file.num_bytes for file in written.values()])
+    with thread_pool(num_threads) as pool:
+        parts = [part for parts in pool.map(read, written.keys() & fragments) for part in parts]
+    num_rows, num_found = sum(part[0] for part in parts), sum(part[1] for part in parts)
+    digest_found = np.sum([part[2] for part in parts], dtype=np.uint64)
     num_rows_before = sum(file.num_rows for file in removed)
     expected_rows = num_rows_before - work.num_deleted + work.num_inserted
     expected_found = work.num_updated + work.num_inserted if change.operation == "upsert" else 0
@@ -200,6 +264,8 @@ def _verified(
         problems.append(f"the new files hold {num_rows:,} rows, and not {expected_rows:,}")
     if num_found != expected_found:
         problems.append(f"{num_found:,} of these rows hold a key, and not {expected_found:,}")
+    if digest_found != digest:
+        problems.append("the values of these rows are not those that the change should leave")
     return Verification(not problems, num_rows, num_found, "; ".join(problems))
 
 
@@ -276,31 +342,58 @@ def _require_columns(given: Iterable[str], needed: Iterable[str], reason: str, a
 
 def _write_all(
     table: ChangeableTable, change: Change, work: Work, report: Report | None
-) -> list[WrittenFile]:
-    """Write the files of a change anew, and new files for rows that belong elsewhere."""
-    new_values = None if change.rows is None else change.rows.select(list(change.updated_columns))
+) -> tuple[list[WrittenFile], np.uint64]:
+    """Write the files of a change anew, and new files for rows that belong elsewhere.
+
+    Return the files, and the digest that their rows should have.
+    """
+    new_values, new_numbers = None, np.empty(0, dtype=np.uint64)
+    if change.rows is not None:
+        new_values = change.rows.select(list(change.updated_columns))
+        new_numbers = row_numbers(new_values)
+    digests: list[np.uint64] = []
+
+    def note_digests(batches: RowBatches, part: FileChange) -> RowBatches:
+        for numbers, rows in batches:
+            if numbers.size:
+                all_columns = table.with_path_columns(rows, part.present.fragment)
+                places = part.places_in(numbers)
+                digest = digest_after_change(
+                    all_columns, *places, change.updated_columns, new_numbers
+                )
+                digests.append(digest)
+            yield numbers, rows
 
     def rewrite(part: FileChange) -> list[WrittenFile]:
         fragment = part.present.fragment
-        file_schema, batches = table.rows_of(fragment, change.updated_columns)
-        options = table.options_of(part.present, file_schema, change.updated_columns)
-        tables = changed_rows(batches, part, new_values)
+        old = table.rows_of(fragment, change.updated_columns)
+        pages = table.snapshot.pages(part.present)
+        options = options_of_file(old.metadata, pages, old.schema, change.updated_columns)
+        tables = changed_rows(note_digests(old.batches, part), part, new_values)
         partition = table.partition_of(fragment)
         if partition is None:
             schema = table.opened.source.schema
             rows = pa.concat_tables([schema.empty_table(), *(t.cast(schema) for t in tables)])
             return _write_new_files(table, rows, np.arange(rows.num_rows), options, report)
-        file = table.write(partition, fragment, tables, file_schema, options, report)
+        file = table.write(partition, fragment, tables, old.schema, options, report)
         return [] if file is None else [file]
 
-    with thread_pool(num_cores()) as pool:
-        rewritten = list(map_in_order(pool, rewrite, work.changes, num_cores() + 1))
+    num_threads = _num_threads(table, [part.present.identity.size for part in work.changes])
+    with thread_pool(num_threads) as pool:
+        rewritten = list(map_in_order(pool, rewrite, work.changes, num_threads + 1))
     written = [file for part in rewritten for file in part]
     if work.new_rows.size:
         assert change.rows is not None
         options = _options_of_new_files(table)
         written += _write_new_files(table, change.rows, np.sort(work.new_rows), options, report)
-    return written
+        digests.append(digest_of_rows(row_numbers(change.rows)[work.new_rows]))
+    return written, np.sum(digests, dtype=np.uint64)
+
+
+def _num_threads(table: ChangeableTable, num_bytes: Iterable[int]) -> int:
+    """Return how many files are read or written at once, so that they fit into memory."""
+    is_little = max(num_bytes, default=0) <= _SMALL_FILE_BYTES
+    return table.opened.source.store.num_threads if is_little else num_cores()
 
 
 def _write_new_files(
@@ -335,7 +428,10 @@ def _options_of_new_files(table: ChangeableTable) -> WriterOptions:
     fragments = table.snapshot.fragments
     if not fragments:
         return WriterOptions()
-    options = table.options_of(fragments[-1])
+    path = fragments[-1].fragment.path
+    with file_errors(path), table.opened.source.filesystem.open_input_file(path) as file:
+        footer = pq.read_metadata(file)
+    options = options_of_file(footer, table.snapshot.pages(fragments[-1]), None, ())
     # A small last file says little about the size of row groups.
     group_rows = max(options.group_rows, _MIN_GROUP_ROWS)
     return WriterOptions(group_rows, options.arguments)

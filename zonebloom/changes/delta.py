@@ -19,7 +19,13 @@ import pyarrow.parquet as pq
 
 from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import ChangeableTable, CommitRefused, commit_in_doubt
+from zonebloom.changes.receipt import Trace
+from zonebloom.changes.tables import (
+    ChangeableTable,
+    CommitRefused,
+    commit_in_doubt,
+    read_log,
+)
 from zonebloom.changes.writing import WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, InvalidArgument
 from zonebloom.sources.source import Fragment
@@ -37,7 +43,6 @@ _HARMLESS_FEATURES = {
     "checkconstraints",
     "deletionvectors",
     "generatedcolumns",
-    "identitycolumns",
     "invariants",
     "timestampntz",
     "v2checkpoint",
@@ -94,6 +99,10 @@ class DeltaChanges(ChangeableTable):
 
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         configuration = self._table.metadata().configuration
+        for field in json.loads(self._table.schema().to_json())["fields"]:
+            for name, reason in _REFUSED_METADATA.items():
+                if name in field.get("metadata", {}):
+                    raise self._refused(f"has a column {field['name']!r} that {reason}")
         protocol = self._table.protocol()
         features = {feature.lower() for feature in protocol.writer_features or ()}
         unknown = sorted(features - _HARMLESS_FEATURES)
@@ -108,10 +117,6 @@ class DeltaChanges(ChangeableTable):
         constraints = [name for name in configuration if name.startswith("delta.constraints.")]
         if constraints:
             raise self._refused(f"has a check constraint ({constraints[0]})")
-        for field in json.loads(self._table.schema().to_json())["fields"]:
-            for name, reason in _REFUSED_METADATA.items():
-                if name in field.get("metadata", {}):
-                    raise self._refused(f"has a column {field['name']!r} that {reason}")
         for change in changes:
             fragment = change.present.fragment
             if fragment.deleted_rows:
@@ -201,15 +206,13 @@ class DeltaChanges(ChangeableTable):
             raise commit_in_doubt(self.location, error) from None
         return [file.path for file in written]
 
-    def read_history(self) -> list[_LoggedAction]:
+    def read_history(self, stored: Collection[str], unreadable: list[Trace]) -> list[_LoggedAction]:
         """Return the additions and removals of files that the log still has, the oldest first."""
-        infos = sorted(self._log_files(), key=lambda info: info.base_name)
-        commits = [info for info in infos if _COMMIT.fullmatch(info.base_name)]
         store = self._source.store
 
-        def read(info: pafs.FileInfo) -> list[_LoggedAction]:
-            version = int(info.base_name.partition(".")[0])
-            lines = store.read_whole(info.path, _MAX_COMMIT_BYTES).to_pybytes().splitlines()
+        def read(path: str) -> list[_LoggedAction]:
+            version = _version_of(path)
+            lines = store.read_whole(path, _MAX_COMMIT_BYTES).to_pybytes().splitlines()
             return [
                 _LoggedAction(version, kind, self._path_of(file["path"]), bool(file.get("stats")))
                 for line in lines
@@ -218,8 +221,13 @@ class DeltaChanges(ChangeableTable):
                 if kind in ("add", "remove")
             ]
 
+        def read_or_note(path: str) -> list[_LoggedAction]:
+            return read_log(lambda: read(path), path, [str(_version_of(path))], unreadable)
+
+        log = f"{self._log_folder}/"
+        commits = sorted(path for path in stored if _COMMIT.fullmatch(path.removeprefix(log)))
         with thread_pool(store.num_threads) as pool:
-            return [*chain(*map_in_order(pool, read, commits, 2 * store.num_threads))]
+            return [*chain(*map_in_order(pool, read_or_note, commits, 2 * store.num_threads))]
 
     def retained_files(self, history: list[_LoggedAction]) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, as far as the log says."""
@@ -233,14 +241,16 @@ class DeltaChanges(ChangeableTable):
             if path not in current
         }
 
-    def _log_files(self) -> list[pafs.FileInfo]:
-        selector = pafs.FileSelector(posixpath.join(self._source.root, "_delta_log"))
-        return self._filesystem.get_file_info(selector)
+    @property
+    def _log_folder(self) -> str:
+        return posixpath.join(self._source.root, "_delta_log")
 
     def _path_of(self, logged: str) -> str:
         return posixpath.join(self._source.root, unquote(logged))
 
-    def logs_of(self, history: list[_LoggedAction], paths: Collection[str]) -> list[str]:
+    def logs_of(
+        self, history: list[_LoggedAction], stored: Collection[str], paths: Collection[str]
+    ) -> list[str]:
         """Return the commits and checkpoints that have statistics of such files."""
         actions = (action for action in history if action.path in paths)
         commits = dict.fromkeys(action.version for action in actions if action.has_statistics)
@@ -248,12 +258,13 @@ class DeltaChanges(ChangeableTable):
         # A checkpoint names files until their removal. The log may no longer say when that was.
         last_removal = max((removals.get(path, int(self.version)) for path in paths), default=0)
         checkpoints = [
-            info.path
-            for info in self._log_files()
-            if ".checkpoint." in info.base_name
-            and int(info.base_name.partition(".")[0]) < last_removal
+            path
+            for path in sorted(stored)
+            if posixpath.dirname(path) == self._log_folder
+            and ".checkpoint." in path
+            and _version_of(path) < last_removal
         ]
-        folder = posixpath.join(self._source.root, "_delta_log")
+        folder = self._log_folder
         return [
             *(posixpath.join(folder, f"{version:020d}.json") for version in commits),
             *checkpoints,
@@ -276,7 +287,8 @@ class DeltaChanges(ChangeableTable):
         self._table.update_incremental()
         # Readers begin at the checkpoint, and need nothing before it.
         self._table.create_checkpoint()
-        for info in self._log_files():
+        selector = pafs.FileSelector(self._log_folder)
+        for info in self._filesystem.get_file_info(selector):
             number = info.base_name.partition(".")[0]
             if number.isdigit() and int(number) < self._table.version():
                 self._filesystem.delete_file(info.path)
@@ -318,6 +330,11 @@ def _is_bound(value: Any) -> bool:
     return type(value) in (int, dt.date) or (
         isinstance(value, str) and len(value) <= _MAX_STATISTICS_CHARACTERS
     )
+
+
+def _version_of(path: str) -> int:
+    """Return the version in the name of a commit or a checkpoint."""
+    return int(posixpath.basename(path).partition(".")[0])
 
 
 def _span_text(first: int | None, last: int) -> str:

@@ -10,7 +10,7 @@ import os
 import posixpath
 import time
 import uuid
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -20,7 +20,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import HIVE_NULL, ChangeableTable, CommitRefused, permission_errors
+from zonebloom.changes.tables import (
+    HIVE_NULL,
+    ChangeableTable,
+    CommitRefused,
+    FileRows,
+    RowBatches,
+    permission_errors,
+)
 from zonebloom.changes.writing import WrittenFile
 from zonebloom.errors import ChangeRefused
 from zonebloom.scan.opened import OpenedDataset
@@ -66,7 +73,7 @@ class FolderChanges(ChangeableTable):
 
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
-        fragments = self.snapshot.fragments
+        fragments = opened.look().fragments
         self._identities = {file.fragment.path: file.identity for file in fragments}
 
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
@@ -117,16 +124,14 @@ class FolderChanges(ChangeableTable):
     def _partition(self, values: tuple[pa.Scalar, ...]) -> Hashable:
         return tuple(value.as_py() for value in values)
 
-    def rows_of(
-        self, fragment: Fragment, updated_columns: Collection[str]
-    ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
+    def rows_of(self, fragment: Fragment, updated_columns: Collection[str]) -> FileRows:
         """Return all columns of a file, those that the dataset does not have included.
 
         Columns that are updated have the types of the dataset, whatever the file has.
         """
         with file_errors(fragment.path, parquet_in=self._filesystem):
-            # ParquetFile closes a file only if it opened it.
-            file = pq.ParquetFile(fragment.path, filesystem=self._filesystem)
+            stream = self._open_whole(fragment.path)
+            file = pq.ParquetFile(stream)
         schema = file.schema_arrow
         for name in set(updated_columns).difference(self.partition_columns):
             field, number = self._source.schema.field(name), schema.get_field_index(name)
@@ -134,13 +139,15 @@ class FolderChanges(ChangeableTable):
                 schema = schema.append(field)
             elif schema.field(number).type != field.type:
                 schema = schema.set(number, field)
-        return schema, self._batches(file, fragment, schema)
+        batches = self._all_columns(stream, file, fragment, schema)
+        return FileRows(schema, file.metadata, batches)
 
-    def _batches(
-        self, file: pq.ParquetFile, fragment: Fragment, schema: pa.Schema
-    ) -> Iterator[tuple[np.ndarray, pa.Table]]:
+    def _all_columns(
+        self, stream: pa.NativeFile, file: pq.ParquetFile, fragment: Fragment, schema: pa.Schema
+    ) -> RowBatches:
         first = 0
-        with file, file_errors(fragment.path, parquet_in=self._filesystem):
+        # ParquetFile closes a file only if it opened it.
+        with stream, file_errors(fragment.path, parquet_in=self._filesystem):
             for batch in file.iter_batches():
                 numbers = np.arange(first, first + batch.num_rows)
                 rows = pa.Table.from_batches([batch])

@@ -14,7 +14,13 @@ import pyarrow.compute as pc
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.changes.places import FileChange
-from zonebloom.changes.tables import ChangeableTable, CommitRefused, commit_in_doubt
+from zonebloom.changes.receipt import Trace
+from zonebloom.changes.tables import (
+    ChangeableTable,
+    CommitRefused,
+    commit_in_doubt,
+    read_log,
+)
 from zonebloom.changes.writing import WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, MissingDependency
 from zonebloom.scan.opened import OpenedDataset
@@ -22,7 +28,7 @@ from zonebloom.sources.source import Fragment
 from zonebloom.storage.object_store import obstore_handler, path_in
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
     from pyiceberg.partitioning import PartitionField, PartitionKey
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
@@ -57,6 +63,8 @@ class IcebergChanges(ChangeableTable):
         # The locations of new files, by path.
         self._locations: dict[str, str] = {}
         self._keys: dict[Hashable, PartitionKey] = {}
+        # The entries of manifests, which never change, by path.
+        self._entries: dict[str, list[ManifestEntry]] = {}
         size = table.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, "")
         default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
         self.target_bytes = int(size) if size.isdigit() else default
@@ -66,8 +74,15 @@ class IcebergChanges(ChangeableTable):
         snapshot = self._table.current_snapshot()
         return "" if snapshot is None else str(snapshot.snapshot_id)
 
+    @property
+    def state(self) -> str:
+        return self._table.metadata_location
+
     def load_newest(self) -> None:
         self._table.refresh()
+
+    def load_committed(self) -> None:
+        """Do nothing, because the catalog has answered the commit with the new version."""
 
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
@@ -78,23 +93,39 @@ class IcebergChanges(ChangeableTable):
             if entry.is_live
         }
 
-    def _named_files(self, snapshots: Sequence[Snapshot]) -> Iterator[_NamedFile]:
+    def _named_files(
+        self, snapshots: Sequence[Snapshot], unreadable: list[Trace] | None = None
+    ) -> Iterator[_NamedFile]:
         """Yield the files that the manifests of snapshots name.
 
-        The scan of pyiceberg would list them, too, but refuses tables with equality deletes.
+        The scan of pyiceberg would list them, too, but refuses tables with equality deletes. A list
+        or manifest that cannot be read is added to ``unreadable``, or raises an error.
         """
         from pyiceberg.manifest import ManifestEntryStatus
 
         io = self._table.io
         ids: dict[ManifestFile, list[str]] = {}
+
+        def read_list(snapshot: Snapshot) -> list[ManifestFile]:
+            path, versions = self._path(snapshot.manifest_list), [str(snapshot.snapshot_id)]
+            return read_log(lambda: snapshot.manifests(io), path, versions, unreadable)
+
+        def read_manifest(manifest: ManifestFile) -> list[ManifestEntry]:
+            location = manifest.manifest_path
+            if location not in self._entries:
+                self._entries[location] = manifest.fetch_manifest_entry(io, discard_deleted=False)
+            return self._entries[location]
+
+        def read_or_note(manifest: ManifestFile) -> list[ManifestEntry]:
+            path = self._path(manifest.manifest_path)
+            return read_log(lambda: read_manifest(manifest), path, ids[manifest], unreadable)
+
         with thread_pool(REMOTE_THREADS) as pool:
-            lists = pool.map(lambda snapshot: snapshot.manifests(io), snapshots)
+            lists = pool.map(read_list, snapshots)
             for snapshot, manifests in zip(snapshots, lists, strict=True):
                 for manifest in manifests:
                     ids.setdefault(manifest, []).append(str(snapshot.snapshot_id))
-            parts = pool.map(
-                lambda manifest: manifest.fetch_manifest_entry(io, discard_deleted=False), ids
-            )
+            parts = pool.map(read_or_note, ids)
             for manifest, entries in zip(ids, parts, strict=True):
                 for entry in entries:
                     is_live = entry.status != ManifestEntryStatus.DELETED
@@ -214,15 +245,18 @@ class IcebergChanges(ChangeableTable):
     ) -> list[str]:
         old_files = [self._data_file(fragment) for fragment in removed]
         new_files = list(map(self._new_data_file, written))
+        table = self._table_without_retries()
         with (
             _conflicts(self.location),
-            self._table_without_retries().transaction() as transaction,
+            table.transaction() as transaction,
             transaction.update_snapshot(dict(summary)).overwrite() as changes,
         ):
             for file in old_files:
                 changes.delete_data_file(file)
             for file in new_files:
                 changes.append_data_file(file)
+        self._table.metadata = table.metadata
+        self._table.metadata_location = table.metadata_location
         return [file.path for file in written]
 
     def _table_without_retries(self) -> Table:
@@ -240,9 +274,9 @@ class IcebergChanges(ChangeableTable):
             table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config
         )
 
-    def read_history(self) -> list[_NamedFile]:
+    def read_history(self, stored: Collection[str], unreadable: list[Trace]) -> list[_NamedFile]:
         """Return the files of the manifests of all snapshots."""
-        return list(self._named_files(self._table.metadata.snapshots))
+        return list(self._named_files(self._table.metadata.snapshots, unreadable))
 
     def retained_files(self, history: list[_NamedFile]) -> dict[str, tuple[str, ...]]:
         versions: dict[str, tuple[str, ...]] = {}
@@ -252,7 +286,9 @@ class IcebergChanges(ChangeableTable):
                 versions[path] = (*versions.get(path, ()), *entry.snapshot_ids)
         return versions
 
-    def logs_of(self, history: list[_NamedFile], paths: Collection[str]) -> list[str]:
+    def logs_of(
+        self, history: list[_NamedFile], stored: Collection[str], paths: Collection[str]
+    ) -> list[str]:
         manifests = {e.manifest for e in history if self._path(e.file.file_path) in paths}
         return sorted(map(self._path, manifests))
 
@@ -279,22 +315,26 @@ class IcebergChanges(ChangeableTable):
             # The next snapshot leaves out the entries of files that the last one removed.
             with self._table.transaction() as changes, changes.update_snapshot().fast_append():
                 pass
-            before = self._reachable()
+            # What only an unreadable file names is left, and a check finds it.
+            before = self._reachable([])
             # The heads of branches and tags stay.
             self._table.maintenance.expire_snapshots().older_than(dt.datetime.max).commit()
         self._table.refresh()
-        for location in before - self._reachable():
+        for location in before - self._reachable(None):
             with suppress(FileNotFoundError):
                 self._table.io.delete(location)
 
-    def _reachable(self) -> set[str]:
-        """Return the manifest lists, the manifests and the files of all snapshots."""
-        history, snapshots = self.read_history(), self._table.metadata.snapshots
-        manifests = chain(*(snapshot.manifests(self._table.io) for snapshot in snapshots))
+    def _reachable(self, unreadable: list[Trace] | None) -> set[str]:
+        """Return the manifest lists, the manifests and the files of all snapshots.
+
+        ``unreadable`` is as in `_named_files`.
+        """
+        snapshots = self._table.metadata.snapshots
+        entries = list(self._named_files(snapshots, unreadable))
         return {
             *(snapshot.manifest_list for snapshot in snapshots),
-            *(manifest.manifest_path for manifest in manifests),
-            *(entry.file.file_path for entry in history if entry.is_live),
+            *(entry.manifest for entry in entries),
+            *(entry.file.file_path for entry in entries if entry.is_live),
         }
 
     def _new_data_file(self, file: WrittenFile) -> DataFile:

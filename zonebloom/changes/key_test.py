@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import Any, TypeAlias
 from urllib.parse import quote
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zonebloom.base.arrays import from_numpy, to_numpy
 from zonebloom.errors import InvalidArgument
@@ -25,6 +29,10 @@ from zonebloom.values.normal_types import normalized_type
 
 # An error names this many rows.
 _MAX_NAMED_ROWS = 3
+# The bytes of shorter keys are not searched.
+_MIN_CHARACTERS = 4
+_MIN_BYTES = 8
+_BINARY_KINDS = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
 
 
 @dataclass(frozen=True)
@@ -52,14 +60,27 @@ class KeyTest:
         columns = [list(map(_text, _plain_values(column))) for column in self.keys.columns]
         return sorted(map("\x1f".join, zip(*columns, strict=True)))
 
-    def texts(self) -> list[str]:
-        """Return the keys that are texts long enough to be found by their bytes."""
-        columns = [c for c in self.keys.columns if pa.types.is_large_string(c.type)]
-        columns += [c for c in self.keys.columns if pa.types.is_string(c.type)]
-        texts = [text for column in columns for text in column.to_pylist() if len(text) > 3]
-        # Logs write a text as JSON does, and paths as URIs do. Most texts are the same in all ways.
-        ways = [way for text in texts for way in (text, json.dumps(text)[1:-1], quote(text))]
-        return list(dict.fromkeys(ways))
+    def byte_forms(self) -> tuple[list[bytes], list[str]]:
+        """Return the bytes by which files tell of keys, and a text for each column without any.
+
+        Short values, numbers and times have none, because their few bytes occur by chance.
+        """
+        forms: list[bytes] = []
+        columns_without = []
+        for path, column in zip(self.paths, self.keys.columns, strict=True):
+            is_long = [False]
+            if pt.is_string(column.type) or pt.is_large_string(column.type):
+                values = column.to_pylist()
+                is_long = [len(text) >= _MIN_CHARACTERS for text in values]
+                forms += chain(*map(_forms_of_text, compress(values, is_long)))
+            elif any(is_kind(column.type) for is_kind in _BINARY_KINDS):
+                values = column.to_pylist()
+                is_long = [len(value) >= _MIN_BYTES for value in values]
+                forms += chain(*map(_forms_of_bytes, compress(values, is_long)))
+            if not all(is_long):
+                short = "short values of " if any(is_long) else ""
+                columns_without.append(f"{short}{'.'.join(path)}")
+        return list(dict.fromkeys(forms)), columns_without
 
     def missing_columns(self, schema: pa.Schema) -> list[str]:
         """Return the columns that a file with a schema does not store."""
@@ -106,8 +127,8 @@ class FilterTest:
     def lines(self) -> list[str]:
         return [self.text]
 
-    def texts(self) -> list[str]:
-        return []
+    def byte_forms(self) -> tuple[list[bytes], list[str]]:
+        return [], ["a filter"]
 
     def missing_columns(self, schema: pa.Schema) -> list[str]:
         return sorted(set(self.columns).difference(schema.names))
@@ -177,6 +198,17 @@ def _with_type(values: Any, wanted: pa.DataType) -> Any:
     positions = np.full(len(values), -1)
     positions[places] = np.arange(places.size)
     return fitting.take(pa.array(positions, mask=positions < 0))
+
+
+def _forms_of_text(text: str) -> list[bytes]:
+    """Return a text as data files, JSON and URIs write it. Most are the same in all of them."""
+    return [form.encode() for form in (text, json.dumps(text)[1:-1], quote(text))]
+
+
+def _forms_of_bytes(value: bytes) -> list[bytes]:
+    """Return a binary value as data files and logs write it."""
+    forms = [value, value.hex().encode(), b64encode(value)]
+    return [*forms, str(UUID(bytes=value)).encode()] if len(value) == 16 else forms
 
 
 def _text(value: Any) -> str:

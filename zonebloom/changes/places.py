@@ -38,6 +38,14 @@ class FileChange:
     rows: np.ndarray
     replacements: np.ndarray
 
+    def places_in(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of these rows among consecutive rows, and their replacements.
+
+        ``numbers`` are the numbers of the consecutive rows in the file, without deleted rows.
+        """
+        start, stop = np.searchsorted(self.rows, [numbers[0], numbers[-1] + 1])
+        return np.searchsorted(numbers, self.rows[start:stop]), self.replacements[start:stop]
+
 
 @dataclass(frozen=True)
 class Change:

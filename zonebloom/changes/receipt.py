@@ -9,21 +9,18 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from types import UnionType
-from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from zonebloom.base.display import Displayed
 from zonebloom.base.text import bytes_text, count_text, table_text, time_text
 from zonebloom.base.version import __version__
+from zonebloom.catalog.version_log import from_json
 from zonebloom.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from zonebloom.changes.check import ChangedDataset
+
 RECEIPT_FORMAT = 1
-
-
-class _Checked(Protocol):
-    """The methods of `zonebloom.Dataset` that a receipt needs."""
-
-    def check_receipt(self, receipt: Receipt, keys: Any, *, filter: Any, purge: bool) -> Traces: ...
 
 
 @dataclass(frozen=True)
@@ -82,13 +79,13 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of reading the keys of the new version without an index.
+    """The result of reading the new files without an index.
 
     Attributes
     ----------
     is_proven : bool
-        Whether the new files hold as many rows as they should, and as many of them a key. Values
-        of other columns are not compared.
+        Whether the new files hold the rows that they should, with all their values: each row of the
+        batch, and each row that the change does not touch.
     num_rows : int
         The rows of the new files, all of which were read.
     num_rows_with_keys : int
@@ -117,7 +114,7 @@ class Trace:
     reason : str
     """
 
-    kind: Literal["file", "log", "index"]
+    kind: str
     path: str
     versions: tuple[str, ...]
     reason: str
@@ -135,11 +132,15 @@ class Traces(Displayed):
     is_searched : bool
         Whether the files of the table were searched for the keys. Otherwise only the files and
         segments that the receipt names were looked for.
+    not_searched : tuple of str
+        The keys that were compared with the rows of data files, but whose bytes were not searched
+        in other files: they are so few that they occur by chance.
     """
 
     found: tuple[Trace, ...]
     calls: tuple[str, ...] = ()
     is_searched: bool = False
+    not_searched: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.found)
@@ -160,9 +161,21 @@ class Traces(Displayed):
                 [part.kind, part.path, ", ".join(part.versions), part.reason] for part in self.found
             ]
             lines.append(table_text(["kind", "path", "versions", "why"], cells))
+        if self.not_searched:
+            lines.append(self.limits)
         if self.calls:
             lines += ["These calls remove them, and older versions with them:", *self.calls]
         return "\n".join(lines)
+
+    @property
+    def limits(self) -> str:
+        """What the search left out, in a sentence. Empty if that is nothing."""
+        if not self.not_searched:
+            return ""
+        return (
+            "Only rows of data files were compared with "
+            f"{', '.join(self.not_searched)}: in other files, so few bytes occur by chance."
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -273,7 +286,7 @@ class Receipt(Displayed):
             if content.pop("format") != RECEIPT_FORMAT:
                 raise ValueError("it has another format")
             content.pop("zonebloom")
-            return _from_json(Receipt, content)
+            return from_json(Receipt, content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(
                 f"{path} is no receipt that this version reads: {error}; give a file of "
@@ -281,7 +294,7 @@ class Receipt(Displayed):
             ) from None
 
     def check(
-        self, dataset: _Checked, keys: Any = None, *, filter: Any = None, purge: bool = False
+        self, dataset: ChangedDataset, keys: Any = None, *, filter: Any = None, purge: bool = False
     ) -> Traces:
         """Look what still holds the erased keys: older versions, files, and filters.
 
@@ -311,8 +324,11 @@ class Receipt(Displayed):
         {'index'}
         >>> print(receipt.check(ds, [42], purge=True))
         Nothing holds these keys.
+        Only rows of data files were compared with id: in other files, so few bytes occur by chance.
         """
-        return dataset.check_receipt(self, keys, filter=filter, purge=purge)
+        from zonebloom.changes.check import check_receipt
+
+        return check_receipt(self, dataset, keys, filter, purge=purge)
 
     def __str__(self) -> str:
         what = {"erase": "Erasure", "upsert": "Upsert"}[self.operation]
@@ -356,27 +372,13 @@ class Receipt(Displayed):
             return "not carried out, so not verified"
         if not check.is_proven:
             return f"NOT PROVEN: {check.problem}"
-        with_keys = count_text(check.num_rows_with_keys, "row")
+        verb = "holds" if check.num_rows_with_keys == 1 else "hold"
         return (
-            f"proven: all {check.num_rows:,} rows of the new files were read without an index, "
-            f"and {with_keys} of them hold{'s' if check.num_rows_with_keys == 1 else ''} a key"
+            f"proven: all {check.num_rows:,} rows of the new files were read without an index, and "
+            f"their values compared; {count_text(check.num_rows_with_keys, 'row')} {verb} a key"
         )
 
 
 def utc_text(seconds: float) -> str:
     """Return a time as ISO 8601 writes it, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def _from_json(kind: Any, value: Any) -> Any:
-    """Return a value of an annotated type from what JSON has for it."""
-    if get_origin(kind) is tuple:
-        return tuple(_from_json(get_args(kind)[0], item) for item in value)
-    if get_origin(kind) is UnionType:
-        return None if value is None else _from_json(get_args(kind)[0], value)
-    if kind not in (Receipt, KeyDigest, ChangedFile, Verification, Traces, Trace):
-        return value
-    types = get_type_hints(kind)
-    if set(value) != set(types):
-        raise ValueError(f"it lacks fields of {kind.__name__}, or has others")
-    return kind(**{name: _from_json(types[name], value[name]) for name in types})

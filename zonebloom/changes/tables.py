@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -15,25 +15,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zonebloom.base.progress import Report
-from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.changes.places import OFFSET_MASK, FileChange
+from zonebloom.changes.places import FileChange
+from zonebloom.changes.receipt import Trace
 from zonebloom.changes.writing import (
     WriterOptions,
     WrittenFile,
-    options_of_file,
     write_parquet,
 )
-from zonebloom.errors import ChangeConflict, SourceError
+from zonebloom.errors import ChangeConflict, FragmentChanged, FragmentUnreadable, SourceError
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.scan.scanner import plan_scan
+from zonebloom.scan.recheck import select_rows
 from zonebloom.snapshot import Snapshot
+from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import file_errors
+from zonebloom.values.normal_types import decoded_type
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _MAX_TRIES = 5
 _SECONDS_BEFORE_RETRY = 0.05
+# A larger file of a store is read in parts, because the parts fit into memory.
+_MAX_WHOLE_BYTES = 128 << 20
 Result = TypeVar("Result")
+# Rows of a file, each batch with the numbers of its rows.
+RowBatches: TypeAlias = Iterator[tuple[np.ndarray, pa.Table]]
 
 
 class CommitRefused(Exception):
@@ -53,12 +58,37 @@ def retry_after_conflicts(location: str, attempt: Callable[[int], Result]) -> Re
     for number in range(1, _MAX_TRIES + 1):
         try:
             return attempt(number)
+        except FragmentUnreadable as error:
+            # Another writer may have replaced the file, or deleted it.
+            if number == _MAX_TRIES and not isinstance(error, FragmentChanged):
+                raise
         except CommitRefused:
-            time.sleep(_SECONDS_BEFORE_RETRY * number)
+            pass
+        time.sleep(_SECONDS_BEFORE_RETRY * number)
     raise ChangeConflict(
         f"other writers changed {location} {_MAX_TRIES} times meanwhile; call again when they are "
         "done"
     )
+
+
+def read_log(
+    read: Callable[[], list[Any]],
+    path: str,
+    versions: Sequence[str],
+    unreadable: list[Trace] | None,
+) -> list[Any]:
+    """Return the entries of a file of a log. If it cannot be read, add it to ``unreadable``.
+
+    Raise the error instead if that is None.
+    """
+    try:
+        return read()
+    except Exception as error:
+        if unreadable is None:
+            raise
+        reason = f"it cannot be read ({type(error).__name__}), nor the files that only it names"
+        unreadable.append(Trace("log", path, tuple(versions), reason))
+        return []
 
 
 @contextmanager
@@ -71,6 +101,23 @@ def permission_errors(location: str) -> Iterator[None]:
             f"cannot change {location}: {error}; get the right to write and delete there, then "
             "call again"
         ) from None
+
+
+class FileRows(NamedTuple):
+    """An open file whose rows go to a new one. The last batch closes it.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The schema of the new file.
+    metadata : pyarrow.parquet.FileMetaData
+        The metadata of the open one.
+    batches : iterator of numbers of rows, and a table of these rows
+    """
+
+    schema: pa.Schema
+    metadata: pq.FileMetaData
+    batches: RowBatches
 
 
 class ChangeableTable(ABC):
@@ -86,6 +133,8 @@ class ChangeableTable(ABC):
         The size of new files.
     opened : OpenedDataset
         The files of the loaded version.
+    opened_state : str
+        The `state` of the table when they were opened. Empty before that.
     """
 
     kind: str
@@ -93,26 +142,34 @@ class ChangeableTable(ABC):
     version: Any = ""
     target_bytes = 100 << 20
     opened: OpenedDataset
+    opened_state = ""
 
     def __init__(self) -> None:
         self._new_paths: list[str] = []
 
+    @property
+    def state(self) -> str:
+        """What changes with each change of the table. Empty if nothing tells that."""
+        return str(self.version)
+
     def use(self, opened: OpenedDataset) -> None:
         """Take the files of the loaded version, as a dataset has opened them."""
-        self.opened, self._source = opened, opened.source
+        self.opened, self.opened_state = opened, self.state
+        self._source = opened.source
         self._filesystem = opened.source.filesystem
-        self._snapshot: Snapshot | None = None
 
     @property
     def snapshot(self) -> Snapshot:
-        """The files of the loaded version, which are looked at once."""
-        if self._snapshot is None:
-            self._snapshot = self.opened.look()
-        return self._snapshot
+        """The files of the loaded version."""
+        return self.opened.last_snapshot
 
     @abstractmethod
     def load_newest(self) -> None:
         """Load the newest version, before the dataset lists its files."""
+
+    def load_committed(self) -> None:
+        """Load the version that `commit` has made, or a newer one."""
+        self.load_newest()
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other changes of this program out, if the table itself does not."""
@@ -164,25 +221,47 @@ class ChangeableTable(ABC):
 
     # Files
 
-    def rows_of(
-        self, fragment: Fragment, updated_columns: Collection[str]
-    ) -> tuple[pa.Schema, Iterator[tuple[np.ndarray, pa.Table]]]:
-        """Return the schema of a file, and its rows in batches, each with their numbers.
+    def rows_of(self, fragment: Fragment, updated_columns: Collection[str]) -> FileRows:
+        """Open a file to read all of its rows in batches, each with their numbers.
 
         The rows are those that the table sees: without deleted rows, by its own names. They have
         all columns that are updated.
         """
-        return self.file_schema, self._scan(fragment, self.file_schema.names)
+        file = self._open_whole(fragment.path)
+        return FileRows(self.file_schema, pq.read_metadata(file), self._batches(file, fragment))
 
-    def _scan(
-        self, fragment: Fragment, columns: list[str]
-    ) -> Iterator[tuple[np.ndarray, pa.Table]]:
-        opened = self.opened.restricted([fragment.path])
-        scan = plan_scan(opened, columns, (None,), with_row_address=True, use_scalar_index=False)
-        for batch in scan.to_batches():
-            table = pa.Table.from_batches([batch])
-            addresses = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
-            yield addresses & OFFSET_MASK, table.remove_column(table.num_columns - 1)
+    def _open_whole(self, path: str) -> pa.NativeFile:
+        """Open a file all of which is read. From a store, it takes one request unless it is large.
+
+        The caller closes it.
+        """
+        store = self._source.store
+        if store.has_round_trips:
+            # The file may be large or gone.
+            with suppress(OSError):
+                return pa.BufferReader(store.read_whole(path, _MAX_WHOLE_BYTES))
+        return self._filesystem.open_input_file(path)
+
+    def _batches(self, file: pa.NativeFile, fragment: Fragment) -> RowBatches:
+        first = 0
+        with file_errors(fragment.path, parquet_in=self._filesystem):
+            names = self.file_schema.names
+            for batch in read_view_batches(self._source, fragment, file, names):
+                is_kept = np.ones(batch.num_rows, dtype=bool)
+                deleted = fragment.deleted_rows.window(first, first + batch.num_rows)
+                is_kept[deleted.rows()] = False
+                numbers = np.flatnonzero(is_kept)
+                yield numbers + first, select_rows(pa.Table.from_batches([batch]), numbers)
+                first += batch.num_rows
+
+    def with_path_columns(self, rows: pa.Table, fragment: Fragment) -> pa.Table:
+        """Return rows of a file with the columns whose values its path or the log gives, too."""
+        for name, value in self._source.constants(fragment).items():
+            if name not in rows.column_names and name in self._source.schema.names:
+                type_ = decoded_type(self._source.schema.field(name).type)
+                column = pa.repeat(pa.scalar(value, type_), rows.num_rows)
+                rows = rows.append_column(name, column)
+        return rows
 
     @property
     def file_schema(self) -> pa.Schema:
@@ -202,18 +281,6 @@ class ChangeableTable(ABC):
         ]
         return posixpath.join(self._source.root, *folders, name)
 
-    def options_of(
-        self,
-        present: PresentFragment,
-        schema: pa.Schema | None = None,
-        updated_columns: Collection[str] = (),
-    ) -> WriterOptions:
-        """Return the options with which a file was written; see `options_of_file`."""
-        path = present.fragment.path
-        with file_errors(path), self._filesystem.open_input_file(path) as file:
-            footer = pq.read_metadata(file)
-        return options_of_file(footer, self.snapshot.pages(present), schema, updated_columns)
-
     def write(
         self,
         partition: Any,
@@ -229,7 +296,7 @@ class ChangeableTable(ABC):
         with permission_errors(self.location):
             if replaced is None:
                 self._source.store.create_folder(posixpath.dirname(path))
-            result = write_parquet(self._filesystem, path, tables, schema, options, report)
+            result = write_parquet(self._source.store, path, tables, schema, options, report)
         return result and WrittenFile(path, partition, *result, replaced=replaced)
 
     def delete_new_files(self) -> None:
@@ -253,15 +320,19 @@ class ChangeableTable(ABC):
 
     # Files and logs of older versions
 
-    def read_history(self) -> Any:
-        """Read the table's log, for the two methods below."""
+    def read_history(self, stored: Collection[str], unreadable: list[Trace]) -> Any:
+        """Read the table's log, for the two methods below.
+
+        ``stored`` has the paths of all files below the root. A file of the log that cannot be read
+        is added to ``unreadable``.
+        """
         return ()
 
     def retained_files(self, history: Any) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, with these versions."""
         return {}
 
-    def logs_of(self, history: Any, paths: Collection[str]) -> list[str]:
+    def logs_of(self, history: Any, stored: Collection[str], paths: Collection[str]) -> list[str]:
         """Return the files of the table's log that hold statistics of some data files."""
         return []
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
@@ -11,8 +12,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.base.text import count_text
-from zonebloom.base.threads import thread_pool
-from zonebloom.catalog.model import SEGMENTS
+from zonebloom.base.threads import map_in_order, thread_pool
+from zonebloom.catalog.model import SEGMENTS, Version
 from zonebloom.changes.key_test import RowTest
 from zonebloom.changes.receipt import Receipt, Trace, Traces
 from zonebloom.changes.tables import ChangeableTable
@@ -28,33 +29,84 @@ _PIECE_BYTES = 16 << 20
 _CHANGE_DATA = "_change_data"
 
 
+@dataclass(frozen=True)
+class FileSearch:
+    """What a search of the files of a table has found, before that of its index.
+
+    Attributes
+    ----------
+    table : ChangeableTable
+    traces : list of Trace
+    paths : set of str
+        The data files that held a key.
+    other_files : set of str
+        The files below the root of the table that are no data files.
+    """
+
+    table: ChangeableTable
+    traces: list[Trace]
+    paths: set[str]
+    other_files: set[str]
+
+
+def unsearched(table: ChangeableTable, error: Exception) -> Traces:
+    """Return the traces if a search failed."""
+    reason = f"it cannot be searched ({type(error).__name__}); call receipt.check(ds) for more"
+    return Traces((Trace("log", table.location, (), reason),))
+
+
 def find_traces(
-    table: ChangeableTable, receipt: Receipt, test: RowTest | None, *, is_thorough: bool
+    table: ChangeableTable, receipt: Receipt, test: RowTest | None, opened: OpenedDataset
 ) -> Traces:
     """Return what still holds the keys of a receipt.
 
-    With a test, the files that only older versions have, or none, are searched for the keys. A
-    thorough search also reads the files of the newest version, and all others for bytes of texts.
+    With a test, all data files are searched for rows that pass it, and all other files for the
+    bytes of keys.
     """
-    filesystem, root = table.opened.source.filesystem, table.opened.source.root
+    search = find_in_files(table, receipt, test)
+    traces = with_index_traces(search, opened)
+    if test is None:
+        return traces
+    needles, unsearched_keys = test.byte_forms()
+    found = list(traces.found)
+    if needles:
+        # The values of data files were compared. A key may be part of another value.
+        found += _byte_traces(search, {trace.path for trace in found}, needles)
+    return Traces(tuple(found), _calls(table, found), True, tuple(unsearched_keys))
+
+
+def find_in_files(
+    table: ChangeableTable,
+    receipt: Receipt,
+    test: RowTest | None,
+    known_counts: Mapping[str, int] | None = None,
+) -> FileSearch:
+    """Search the data files of a table for rows that pass a test, and its log for their statistics.
+
+    ``known_counts`` has the number of such rows in the files that a change has just removed. With
+    it, the files of the newest version are not searched.
+    """
+    source = table.opened.source
     removed = {file.path for file in receipt.files_removed}
     # A file of a folder has the same path before and after.
     named_by_receipt = removed.difference(file.path for file in receipt.files_added)
     if receipt.traces is not None:
         named_by_receipt |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
-    stored = _stored_files(filesystem, root)
-    history = table.read_history()
+    stored = _stored_files(source.filesystem, source.root)
+    unreadable: list[Trace] = []
+    history = table.read_history(stored, unreadable)
     held_by = table.retained_files(history)
-    fragments = {file.fragment.path: file.fragment for file in table.snapshot.fragments}
-    current = set(fragments)
-    data_files = {path for path in stored if _is_data(path, root)}
+    current = {fragment.path: fragment for fragment in source.fragments}
+    data_files = {path for path in stored if _is_data(path, source.root)}
 
     def trace(path: str) -> Trace | None:
-        if path not in stored and filesystem.get_file_info(path).type != pafs.FileType.File:
+        if path not in stored and not _exists(source.filesystem, path):
             return None
         reason = "it held a key"
-        if test is not None:
-            reason = _reason_in_file(table.opened.source, path, fragments.get(path), test)
+        if known_counts and path in known_counts:
+            reason = _reason_of_count(known_counts[path])
+        elif test is not None:
+            reason = _reason_in_file(source, path, current.get(path), test)
         if not reason:
             return None
         if path in current:
@@ -65,74 +117,84 @@ def find_traces(
 
     to_search = set(named_by_receipt)
     if test is not None:
-        all_files = data_files | current | set(held_by)
-        to_search |= all_files if is_thorough else all_files - current
-    with thread_pool(table.opened.source.store.num_threads) as pool:
+        all_files = data_files | current.keys() | held_by.keys()
+        to_search |= all_files if known_counts is None else all_files - current.keys()
+    with thread_pool(source.store.num_threads) as pool:
         traces = [part for part in pool.map(trace, sorted(to_search)) if part is not None]
-    paths_with_keys = named_by_receipt | {part.path for part in traces}
-    logs = table.logs_of(history, paths_with_keys)
+    paths = named_by_receipt | {part.path for part in traces}
+    logs = table.logs_of(history, stored, paths)
     traces += [Trace("log", path, (), "it has statistics of such a file") for path in logs]
-    traces += _index_traces(table.opened, paths_with_keys | removed)
-    needles = [text.encode() for text in test.texts()] if test and is_thorough else []
-    if needles:
-        # The values of data files were compared. A key may be part of another value.
-        traced = {part.path for part in traces}
-        traces += _byte_traces(table, stored - data_files, traced, needles)
-    kinds = {part.kind for part in traces}
+    return FileSearch(table, traces + unreadable, paths | removed, stored - data_files)
+
+
+def with_index_traces(search: FileSearch, opened: OpenedDataset) -> Traces:
+    """Return what a search of files has found, and the segments that were built over such files."""
+    found = search.traces + _index_traces(opened, search.paths)
+    return Traces(tuple(found), _calls(search.table, found))
+
+
+def _calls(table: ChangeableTable, found: Sequence[Trace]) -> tuple[str, ...]:
+    """Return the calls that remove what was found."""
+    kinds = {trace.kind for trace in found}
     calls = table.purge_calls() if kinds & {"file", "log"} else ()
     if "index" in kinds:
         calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")
-    return Traces(tuple(traces), calls, test is not None and is_thorough)
+    return calls
 
 
 def _reason_in_file(source: Source, path: str, fragment: Fragment | None, test: RowTest) -> str:
     """Return why a file holds a key, or may hold one. Return an empty text if it holds none."""
     try:
-        if fragment is not None:
-            batches = read_view_batches(source, fragment, source.filesystem, test.columns)
-            count = sum(test.count(pa.Table.from_batches([batch])) for batch in batches)
-        else:
-            with source.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+        with source.filesystem.open_input_file(path) as stream:
+            if fragment is not None:
+                batches = read_view_batches(source, fragment, stream, test.columns)
+                return _reason_of_count(sum(test.count(pa.table(batch)) for batch in batches))
+            with pq.ParquetFile(stream) as file:
                 # A column may have had another name, or an old file's path may give it.
                 missing = test.missing_columns(file.schema_arrow)
                 stored = test.without(missing)
                 if stored is None:
                     return f"it may hold a key, because it has no column {missing[0]!r}"
                 batches = file.iter_batches(columns=stored.columns)
-                count = sum(stored.count(pa.Table.from_batches([batch])) for batch in batches)
+                return _reason_of_count(sum(stored.count(pa.table(batch)) for batch in batches))
     except FileNotFoundError:
         return ""
     except (*FILE_ERRORS, TypeError) as error:
         return f"it cannot be read ({type(error).__name__})"
+
+
+def _reason_of_count(count: int) -> str:
     return f"it has {count_text(count, 'row')} with a key" if count else ""
 
 
-def _byte_traces(
-    table: ChangeableTable, stored: set[str], traced: set[str], needles: Sequence[bytes]
-) -> list[Trace]:
+def _byte_traces(search: FileSearch, traced: set[str], needles: Sequence[bytes]) -> list[Trace]:
     """Return the other files of the table and of the index that have the bytes of a key."""
-    catalog = table.opened.catalog
+    catalog, source = search.table.opened.catalog, search.table.opened.source
     index_files = _stored_files(catalog.filesystem, catalog.folder)
-    traces: list[Trace] = []
-    for path in sorted((stored | index_files) - traced):
-        kind = "index" if path in index_files else "log"
-        source = catalog if kind == "index" else table.opened.source
+    max_bytes = max(map(len, needles))
+
+    def trace(path: str) -> Trace | None:
+        is_index = path in index_files
         # A segment is traced as a whole.
         if posixpath.dirname(path) in traced:
-            continue
+            return None
+        filesystem = catalog.filesystem if is_index else source.filesystem
         try:
-            contents = _pieces(source.filesystem, path, max(map(len, needles)))
-            if kind == "log":
-                contents = chain(contents, table.decoded(path))
-            has_key = any(needle in content for content in contents for needle in needles)
-            reason = "it has bytes of a key" if has_key else ""
+            contents = _pieces(filesystem, path, max_bytes)
+            if not is_index:
+                contents = chain(contents, search.table.decoded(path))
+            if not any(needle in content for content in contents for needle in needles):
+                return None
+            reason = "it has bytes of a key"
         except FileNotFoundError:
-            continue
+            return None
         except Exception as error:  # noqa: BLE001 - readers of formats raise what they like
             reason = f"it cannot be searched ({type(error).__name__})"
-        if reason:
-            traces.append(Trace(kind, path, (), reason))
-    return traces
+        return Trace("index" if is_index else "log", path, (), reason)
+
+    with thread_pool(source.store.num_threads) as pool:
+        traces = pool.map(trace, sorted((search.other_files | index_files) - traced))
+        return [part for part in traces if part is not None]
 
 
 def _pieces(filesystem: pafs.FileSystem, path: str, overlap: int) -> Iterator[bytes]:
@@ -150,6 +212,10 @@ def _stored_files(filesystem: pafs.FileSystem, root: str) -> set[str]:
     return {info.path for info in infos if info.type == pafs.FileType.File}
 
 
+def _exists(filesystem: pafs.FileSystem, path: str) -> bool:
+    return filesystem.get_file_info(path).type == pafs.FileType.File
+
+
 def _is_data(path: str, root: str) -> bool:
     """Return whether a path is that of a data file: Parquet, and in no folder of metadata."""
     folders = posixpath.relpath(path, root).split("/")[:-1]
@@ -161,39 +227,46 @@ def _is_data(path: str, root: str) -> bool:
     return path.endswith((".parquet", ".tmp")) and not hidden
 
 
-def _index_traces(opened: OpenedDataset, paths: Iterable[str]) -> list[Trace]:
+def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
     """Return the segments of the index that were built over files that held a key."""
     catalog = opened.catalog
     # The keys of files are whole paths, or begin at the root.
     keys = {key for path in paths for key in (path, path.removeprefix(f"{opened.source.root}/"))}
     segments: dict[str, set[int]] = {}
     ids: set[int] = set()
-    unknown: list[Trace] = []
-    for number in catalog.numbers():
+    unreadable: list[Trace] = []
+
+    def read(number: int) -> Version:
         try:
-            version = catalog.version(number)
+            return catalog.version(number)
         except CatalogError as error:
             path = posixpath.join(catalog.folder, f"version {number}")
-            unknown.append(Trace("index", path, (), f"it cannot be read ({error})"))
-            continue
-        ids |= {fragment.fragment_id for key, fragment in version.fragments.items() if key in keys}
-        for page_map in version.page_maps:
-            # It says where pages lie, and holds no keys.
-            segments.setdefault(page_map.segment, set())
-        for index in version.indices.values():
-            parts = [(segment.name, segment.fragment_ids) for segment in index.segments]
-            if index.global_filter is not None:
-                parts.append((index.global_filter.segment, index.global_filter.fragment_ids))
-            for name, fragment_ids in parts:
-                segments.setdefault(name, set()).update(fragment_ids)
-    # A file that was written anew at its path has another id.
-    ids -= opened.look().coverage.known_ids
+            unreadable.append(Trace("index", path, (), f"it cannot be read ({error})"))
+            return Version()
+
     folder = posixpath.join(catalog.folder, SEGMENTS)
     selector = pafs.FileSelector(folder, allow_not_found=True)
-    existing = {info.base_name for info in catalog.filesystem.get_file_info(selector)}
+    num_threads = catalog.store.num_threads
+    with thread_pool(num_threads) as pool:
+        looked = pool.submit(opened.look)
+        listed = pool.submit(catalog.filesystem.get_file_info, selector)
+        for version in map_in_order(pool, read, catalog.numbers(), num_threads):
+            fragments = version.fragments
+            ids |= {fragment.fragment_id for key, fragment in fragments.items() if key in keys}
+            for page_map in version.page_maps:
+                # It says where pages lie, and holds no keys.
+                segments.setdefault(page_map.segment, set())
+            for index in version.indices.values():
+                parts = [(segment.name, segment.fragment_ids) for segment in index.segments]
+                if index.global_filter is not None:
+                    parts.append((index.global_filter.segment, index.global_filter.fragment_ids))
+                for name, fragment_ids in parts:
+                    segments.setdefault(name, set()).update(fragment_ids)
+    # A file that was written anew at its path has another id.
+    ids -= looked.result().coverage.known_ids
     traces = [
         Trace("index", posixpath.join(folder, name), (), "its filters may say perhaps")
-        for name in sorted(existing)
+        for name in sorted(info.base_name for info in listed.result())
         if name not in segments or not segments[name].isdisjoint(ids)
     ]
-    return [*unknown, *traces]
+    return unreadable + traces

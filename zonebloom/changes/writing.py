@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.changes.places import FileChange
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.scan.recheck import gather
 from zonebloom.sources.source import Fragment
+from zonebloom.storage.store import Store
 
 # Encodings that pyarrow writes when it is told to, besides plain values and dictionaries.
 _ENCODINGS = {
@@ -155,7 +155,7 @@ def _rows_per_page(pages: FilePages | None) -> int | None:
 
 
 def write_parquet(
-    filesystem: pafs.FileSystem,
+    store: Store,
     path: str,
     tables: Iterable[pa.Table],
     schema: pa.Schema,
@@ -171,7 +171,7 @@ def write_parquet(
     first = next(groups, None)
     if first is None:
         return None
-    with filesystem.open_output_stream(path, compression=None) as stream:
+    with store.open_output(path) as stream:
         with pq.ParquetWriter(
             stream, schema, metadata_collector=collected, **options.arguments
         ) as writer:
@@ -210,12 +210,10 @@ def changed_rows(
     for numbers, table in batches:
         if not numbers.size:
             continue
-        start, stop = np.searchsorted(change.rows, [numbers[0], numbers[-1] + 1])
-        if start == stop:
+        places, batch_rows = change.places_in(numbers)
+        if not places.size:
             yield table
             continue
-        places = np.searchsorted(numbers, change.rows[start:stop])
-        batch_rows = change.replacements[start:stop]
         is_replaced = batch_rows >= 0
         if rows is not None and is_replaced.any():
             table = _replace(table, places[is_replaced], rows, batch_rows[is_replaced])

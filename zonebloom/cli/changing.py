@@ -231,4 +231,4 @@ def _receipt_text(receipt: Receipt, traces: Traces | None, root: str) -> str:
     title = str(replace(receipt, traces=None))
     if traces is None:
         return title
-    return f"{title}\n{text.traces_text(traces, root, terminal_width())}"
+    return f"{title}\n{text.traces_text(traces, receipt, root, terminal_width())}"

@@ -30,7 +30,7 @@ from zonebloom.base.text import (
 from zonebloom.storage.paths import key_below
 
 if TYPE_CHECKING:
-    from zonebloom.changes.receipt import Traces
+    from zonebloom.changes.receipt import Receipt, Traces
     from zonebloom.cli.demo import DemoAnswer
 
 FAILED = 1
@@ -217,8 +217,8 @@ def places_text(root: str, rows: pa.Table, width: int | None = None) -> str:
     return records_text(headers, cells)
 
 
-def traces_text(traces: Traces, root: str, width: int | None = None) -> str:
-    """Return what still holds the keys of a receipt, and the calls that remove it."""
+def traces_text(traces: Traces, receipt: Receipt, root: str, width: int | None = None) -> str:
+    """Return what still holds the keys of a receipt, and the command that removes it."""
     lines = [traces.verdict]
     if traces.found:
         cells = [
@@ -226,12 +226,17 @@ def traces_text(traces: Traces, root: str, width: int | None = None) -> str:
             for trace in traces.found
         ]
         lines.append(fitted_table(["kind", "path", "versions", "why"], cells, width))
+    if traces.not_searched:
+        lines.append(traces.limits)
     if traces.calls:
+        keys = [f"--key {column}=VALUE" for column in receipt.columns] or ["--filter SQL"]
         lines += [
-            "These calls remove them, and older versions with them; "
-            "zonebloom receipt --purge makes them:",
-            *traces.calls,
+            "This command removes them, and older versions with them, if RECEIPT is the file of "
+            "erase --receipt:",
+            " ".join(["zonebloom receipt RECEIPT PATH", *keys, "--purge"]),
         ]
+        if receipt.table == "folder" and any(trace.kind == "file" for trace in traces.found):
+            lines.append("It leaves the files of a folder; delete them if nobody needs them.")
     return "\n".join(lines)
 
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from zonebloom.building.adopt import Adopted
     from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.changes.folder import FileLister
-    from zonebloom.changes.receipt import Receipt, Traces
+    from zonebloom.changes.receipt import Receipt
     from zonebloom.facade.fragments import ReadOptions, ScanOptions
     from zonebloom.facade.indices import DatasetOptimizer
     from zonebloom.index.describe import EmbeddedDescription, IndexDescription
@@ -779,20 +779,6 @@ class Dataset(pads.UnionDataset, Displayed):
             commit_properties=commit_properties,
             progress=progress,
         )
-
-    def check_receipt(
-        self, receipt: Receipt, keys: Any = None, *, filter: Filter = None, purge: bool = False
-    ) -> Traces:
-        """Look what still holds the keys of a receipt; see `Receipt.check`.
-
-        >>> receipt = ds.erase("id", [43])
-        >>> bool(ds.check_receipt(receipt)), bool(ds.check_receipt(receipt, [43], purge=True))
-        (True, False)
-        """
-        from zonebloom.facade.changing import check_receipt
-
-        purge = arguments.require_bool(purge, "purge")
-        return check_receipt(receipt, self, keys, filter, purge=purge)
 
     # Indices
 

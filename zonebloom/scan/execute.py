@@ -525,9 +525,8 @@ class Execution:
                     reasons = self.stats.whole_row_groups
                     reasons[reason] = reasons.get(reason, 0) + num_row_groups
             if has_view:
-                batches = read_view_batches(
-                    self._source, plan.fragment, self._filesystem, self._needed
-                )
+                file = self._filesystem.open_input_file(plan.fragment.path)
+                batches = read_view_batches(self._source, plan.fragment, file, self._needed)
             else:
                 batches = opened_fragment.to_batches(
                     schema=self._source.schema, columns=self._needed, **self._scan_options()

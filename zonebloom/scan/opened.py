@@ -174,6 +174,11 @@ class OpenedDataset:
         self._last_look = _Look(identities, snapshot, coverage.is_reusable)
         return snapshot
 
+    @property
+    def last_snapshot(self) -> Snapshot:
+        """The snapshot of the last look, or of a first one."""
+        return self.look() if self._last_look is None else self._last_look.snapshot
+
     def new_id(self, key: str, identity: FileIdentity) -> int:
         """Return the id of a file that the catalog version does not know."""
         return self._unindexed_files.fragment_id(key, identity)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.parquet.file_layout import FilePages
@@ -65,9 +64,11 @@ def open_rows(
 
 
 def read_view_batches(
-    source: Source, fragment: Fragment, filesystem: pafs.FileSystem, names: Sequence[str]
+    source: Source, fragment: Fragment, file: pa.NativeFile, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of all rows of a Parquet file in the table's view, including deleted rows.
+
+    ``file`` is the open file. It is closed after the last batch.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def read_view_batches(
     import pyarrow.parquet as pq
 
     constants = source.constants(fragment)
-    with filesystem.open_input_file(fragment.path) as file:
+    with file:
         metadata = None
         if fragment.names is not None:
             metadata = metadata_with_names(file, fragment.names)
