@@ -152,3 +152,31 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_process_loads_more_kernels():
     """As servers and data loaders do, that fork when all is imported."""
     run_python(FORK)
+
+
+WINDOWS = """
+import fcntl, sys, types
+
+def locking(handle, mode, num_bytes):
+    try:
+        fcntl.flock(handle, mode)
+    except BlockingIOError:
+        raise PermissionError from None
+
+locks = types.ModuleType("msvcrt")
+locks.locking = locking
+locks.LK_NBLCK, locks.LK_UNLCK = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_UN
+sys.modules.update(fcntl=None, msvcrt=locks)
+from zonebloom.sbbf.jit import CacheLock
+
+first, second = CacheLock(), CacheLock()
+second.timeout_seconds = 0
+with first.hold() as is_held, second.hold() as is_held_twice:
+    assert is_held and not is_held_twice
+with CacheLock().hold() as is_held_again:
+    assert is_held_again
+"""
+
+
+def test_windows_locks_the_cache_by_its_own_module():
+    run_python(WINDOWS)

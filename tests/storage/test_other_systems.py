@@ -12,6 +12,7 @@ import pytest
 from support.seams import replace_function, set_constant
 
 from zonebloom.storage import paths
+from zonebloom.storage.store import create_exclusively
 
 CORE = ["scan/test_locate.py", "scan/test_execute.py", "changes/test_upserts.py"]
 
@@ -39,3 +40,17 @@ def test_drive_letters_and_backslashes(monkeypatch, path):
     set_constant(monkeypatch, os, "sep", ntpath.sep)
     assert not paths.is_uri(path)
     assert paths.absolute_path(path) == "C:/lake/orders"
+
+
+@pytest.mark.parametrize("uri", ["file:///C:/lake/a%20b", "file:/C:/lake/a%20b"])
+def test_the_uri_of_a_file_on_a_drive_is_its_path(monkeypatch, uri):
+    set_constant(monkeypatch, os, "name", "nt")
+    assert paths.split_path(uri, encoded=True) == ("", "C:/lake/a b")
+    assert paths.plain_path("file:///lake/C:/a") == "/lake/C:/a"
+
+
+def test_a_draft_lies_in_the_folder_of_its_file(monkeypatch, tmp_path):
+    set_constant(monkeypatch, os, "path", ntpath)
+    assert create_exclusively(f"{tmp_path.as_posix()}/new/1", b"version")
+    assert (tmp_path / "new/1").read_bytes() == b"version"
+    assert os.listdir(tmp_path) == ["new"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -1320,7 +1319,7 @@ def temporary_catalog(files: Mapping[str, bytes] = MappingProxyType({})) -> Cata
 def _read_files(folder: str) -> dict[str, bytes]:
     """Return the contents of all files below a folder, by path relative to it."""
     return {
-        posixpath.relpath(path, folder): path.read_bytes()
+        path.relative_to(folder).as_posix(): path.read_bytes()
         for path in Path(folder).rglob("*")
         if os.path.isfile(path)
     }

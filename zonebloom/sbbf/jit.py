@@ -26,8 +26,12 @@ from zonebloom.sbbf.kernel_loader import KERNELS, path_in_cache
 try:
     import fcntl
 except ImportError:
-    # Windows has no such locks.
     fcntl: Any = None
+try:
+    # Windows has this module in place of the other.
+    import msvcrt
+except ImportError:
+    msvcrt: Any = None
 
 # A process that waits for the lock looks this often whether it is free.
 _POLL_SECONDS = 0.02
@@ -46,7 +50,7 @@ class CacheLock:
         # The longest wait in seconds. No kernel takes nearly as long to compile.
         self.timeout_seconds = 60.0
         self.path = path_in_cache(LOCK_NAME)
-        self._is_disabled = self.path is None or fcntl is None
+        self._is_disabled = self.path is None or (fcntl is None and msvcrt is None)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[bool]:
@@ -56,8 +60,7 @@ class CacheLock:
             yield handle is not None
         finally:
             if handle is not None:
-                # Closing is not enough, because a forked process may have a copy of the handle.
-                fcntl.flock(handle, fcntl.LOCK_UN)
+                _unlock(handle)
                 os.close(handle)
 
     def _acquire(self) -> int | None:
@@ -88,7 +91,7 @@ class CacheLock:
         while True:
             KERNELS.stop_if_asked()
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(handle)
             except BlockingIOError:
                 if time.monotonic() > end:
                     break
@@ -105,6 +108,25 @@ class CacheLock:
             )
         )
         return False
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file. Raise BlockingIOError if it is locked."""
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    except PermissionError:
+        raise BlockingIOError from None
+
+
+def _unlock(handle: int) -> None:
+    # Closing is not enough, because a forked process may have a copy of the handle.
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    else:
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
 
 
 LOCK = CacheLock()

@@ -193,7 +193,7 @@ def _partition_column(
 def _path_of_file(logged: str, table_uri: str, root: str, name: str) -> str:
     """Return the path of a file that the log names relative to the table, or by its own URI."""
     scheme, path = split_path(logged, encoded=True)
-    if not scheme and not path.startswith("/"):
+    if not is_uri(logged) and not path.startswith("/"):
         return posixpath.join(root, path)
     if scheme != split_path(table_uri)[0]:
         raise SourceError(

@@ -20,6 +20,8 @@ from zonebloom.errors import SourceError
 
 # A scheme has two letters at least; a single letter is a Windows drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+# A URI such as file:///C:/lake has a slash before the drive.
+_DRIVE = re.compile(r"/[A-Za-z]:(?=/)")
 # Databricks mounts dbfs:/ here for programs other than Spark.
 DBFS_MOUNT = "/dbfs"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
@@ -88,7 +90,8 @@ def _split_uri(path: str, encoded: bool) -> tuple[str, str, str]:
     rest = unquote(rest) if encoded else rest
     scheme = match[1].lower() if match else ""
     if scheme == "file":
-        return "", "", "/" + rest.lstrip("/")
+        local = "/" + rest.lstrip("/")
+        return "", "", local[1:] if os.name == "nt" and _DRIVE.match(local) else local
     if scheme == "dbfs" and os.path.isdir(DBFS_MOUNT):
         return "", "", f"{DBFS_MOUNT}/{rest.lstrip('/')}"
     if not scheme:

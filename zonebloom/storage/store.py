@@ -92,7 +92,7 @@ def write_atomically(path: str, data: bytes, publish: Callable[[str, str], None]
     Return False if `publish` raises FileExistsError because the name is taken.
     """
     require_no_link(os.path.dirname(path))
-    draft = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}")
+    draft = posixpath.join(posixpath.dirname(path), f".{uuid.uuid4().hex}")
     try:
         with NewFile(draft) as file:
             file.write(data)

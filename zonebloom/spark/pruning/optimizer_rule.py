@@ -107,7 +107,7 @@ class FileChooser:
 def java_texts() -> list[str]:
     """Return the Java files of this package."""
     folder = files("zonebloom.spark.pruning")
-    return [(folder / name).read_text() for name in _JAVA_FILES]
+    return [(folder / name).read_text(encoding="utf-8") for name in _JAVA_FILES]
 
 
 def jvm_plans(spark: Any) -> Any:
