@@ -38,6 +38,8 @@ settings.register_profile("zonebloom", deadline=None, max_examples=60, print_blo
 settings.load_profile("zonebloom")
 
 HIDDEN = "zonebloom.errors.HiddenColumnsWarning"
+# The trust harness, the benchmarks and the JVM of the tests need functions that Windows lacks.
+collect_ignore = ["trust", "spark", "documents/test_bench.py"] if os.name == "nt" else []
 OWN_SESSION = ("test_connect.py", "test_cluster.py")
 # The slowest files run first, so that the parallel run does not wait for one of them at the end.
 LONGEST = (

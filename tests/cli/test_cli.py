@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
-import fcntl
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import signal
 import struct
 import subprocess
 import sys
-import termios
 import textwrap
 import time
 import uuid
@@ -552,6 +550,8 @@ def test_output_files_contain_the_rows(run, indexed, tmp_path, monkeypatch):
 
 def in_terminal(*arguments, width=80):
     """Run a command in a terminal, and return its exit code and output."""
+    # Windows has neither.
+    fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     process = subprocess.Popen(
