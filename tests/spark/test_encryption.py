@@ -100,16 +100,6 @@ def test_scans_use_an_encrypted_index(spark, lake, tmp_path_factory):
     require_no_key(dumps(ZoneBloomReader(load, load.schema)))
 
 
-def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
-    """A scan keeps its keys when another scan is made before it runs."""
-    other = zb.Encryption("a", {"a": b"1" * 32})
-    wanted = spark.read.parquet(lake).where("id = 142").collect()
-    with pytest.warns(IndexNotUsedWarning, match="encrypted by key 'a'"):
-        datasets = [zb.dataset(lake, encryption=keys) for keys in (KEYS, other, None)]
-    scans = [zs.scan(spark, ds, "id = 142") for ds in datasets]
-    assert [scan.collect() for scan in scans] == [wanted] * 3
-
-
 def test_tasks_get_keys_that_do_not_pickle(spark, tmp_path, tmp_path_factory):
     """Tasks of a build get both kinds of keys, and those that locate keys read encrypted files."""
     sealed = encryption.create_encryption_properties(KEY)

@@ -9,7 +9,6 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import NumberFormatException
@@ -27,7 +26,7 @@ from zonebloom.errors import (
     InvalidArgument,
 )
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins import global_filter, key_origin
+from zonebloom.spark.joins import global_filter
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.session_settings import byte_count
 
@@ -383,25 +382,6 @@ def test_too_large_or_too_full_filters_are_not_used(
     assert rows(frame) == rows(other_frame.join(oracle, "id"))
 
 
-@pytest.fixture
-def settable_memory(spark):
-    """Let a test set the memory of the executors, which usually a running session refuses."""
-    with settings(spark, **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false"}):
-        yield
-
-
-@pytest.mark.usefixtures("settable_memory")
-@pytest.mark.parametrize("memory", ["lots", "1.5g", "-1"])
-@pytest.mark.parametrize("process", ["driver", "executor"])
-def test_unreadable_memory_is_an_error_that_names_the_setting(spark, process, memory):
-    name = f"spark.{process}.memory"
-    with (
-        settings(spark, **{name: memory}),
-        pytest.raises(RuleNotUsed, match=f"^{name} is '{memory}', .*such as 4g$"),
-    ):
-        global_filter.fit_to_memory(spark, Sbbf(100, 0.01))
-
-
 @pytest.mark.parametrize("join_type", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])
 def test_joins_that_return_rows_without_a_match_are_refused(folder, oracle, other_frame, join_type):
     with pytest.raises(InvalidArgument, match="one of inner, left_semi, left, right"):
@@ -565,24 +545,3 @@ def test_cached_frames_of_deleted_files_lose_no_rows(spark, tmp_path):
         assert check_aside(spark, keyed(spark, 1, 3), frame, "id", "cached", str(tmp_path)) == 2
     finally:
         frame.unpersist()
-
-
-def test_a_new_file_of_a_dataset_at_the_root_is_refused(tmp_path):
-    """Over Connect, files that are not below the root may belong to other tables."""
-    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
-    filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    ds = zb.dataset("/", filesystem=filesystem, index_dir="_zonebloom")
-    key_origin._require_known_files(["file:///a.parquet"], ds, elsewhere=True)
-    with pytest.raises(RuleNotUsed, match=r"new\.parquet, which was not there"):
-        key_origin._require_known_files(["file:///new.parquet"], ds, elsewhere=True)
-
-
-def test_a_file_of_a_folder_with_the_same_prefix_may_belong_to_another_table(tmp_path):
-    ds_folder = tmp_path / "orders"
-    ds_folder.mkdir()
-    pq.write_table(pa.table({"id": [1]}), ds_folder / "a.parquet")
-    ds = zb.dataset(ds_folder)
-    other_uri = (tmp_path / "orders2" / "a.parquet").as_uri()
-    key_origin._require_known_files([other_uri], ds, elsewhere=True)
-    with pytest.raises(RuleNotUsed, match="which is not a file of the dataset"):
-        key_origin._require_known_files([other_uri], ds, elsewhere=False)

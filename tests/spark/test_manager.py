@@ -268,14 +268,6 @@ def test_an_index_follows_any_history_of_its_files(ids, spark, lake, seed):
     assert zb.dataset(lake).validate_index("ids.id") >= len(history.files)
 
 
-def test_many_quick_refreshes_merge_segments(ids, lake):
-    for number in range(10, 40):
-        write(lake, number, rows=200)
-        ids.refresh_index("ids", mode="quick")
-    assert len(zb.dataset(lake).opened.version.indices["ids.id"].segments) < 31
-    assert_right(lake, 33)
-
-
 def test_the_manager_notices_an_index_that_was_dropped_without_it(ids, lake):
     zb.dataset(lake).drop_index("ids.Name")
     with pytest.raises(IndexNotFound, match=r"ids\.Name.*mode='full'"):
@@ -353,10 +345,7 @@ def test_an_index_name_that_the_catalog_has_is_refused(manager, lake):
     [
         (["nope"], ColumnNotFound, "no column 'nope'"),
         (["id", "st.b"], ColumnNotFound, r"no column 'st\.b'"),
-        (["flag"], UnsupportedType, "'flag' has type bool"),
         (["st"], UnsupportedType, r"leaves instead: st\.a"),
-        (["tags"], UnsupportedType, "'tags'"),
-        (["id", "id"], InvalidArgument, "'id' is given twice"),
         (["id", "ID"], InvalidArgument, "'id' is given twice"),
         (["year"], InvalidArgument, "'year' is read from the paths"),
     ],
@@ -388,23 +377,14 @@ def test_leaves_and_names_are_compared_as_the_session_does(manager, spark, lake)
     ("arguments", "says"),
     [
         ({"name": ""}, "cannot name an index"),
-        ({"name": "a/b"}, "cannot name an index"),
-        ({"name": ".."}, "cannot name an index"),
         ({"name": "a.b"}, "cannot name an index"),
         ({"name": "a\nb"}, "cannot name an index"),
         ({"name": "x" * 81}, "cannot name an index"),
-        ({"name": 5}, "cannot name an index"),
         ({"columns": []}, "columns is empty"),
         ({"columns": "id"}, "give a list"),
-        ({"columns": [1]}, "give text"),
         ({"fpp": 0.0}, "fpp is 0.0"),
-        ({"fpp": 1.0}, "fpp is 1.0"),
         ({"fpp": float("nan")}, "fpp is nan"),
-        ({"fpp": "0.1"}, "fpp is '0.1'"),
-        ({"fpp": True}, "fpp is True"),
         ({"expected_num_items": 0}, "expected_num_items is 0"),
-        ({"expected_num_items": 1.5}, "expected_num_items is 1.5"),
-        ({"expected_num_items": True}, "expected_num_items is True"),
     ],
 )
 def test_invalid_configurations_raise(arguments, says):
@@ -477,9 +457,6 @@ def test_the_manager_indexes_partitioned_data_in_a_separate_index_folder(manager
     id_ = table(9)["id"][0].as_py()
     query = manager.apply(spark.read.parquet(str(parts)).where(f"id = {id_}"))
     assert query.count() == 1 and manager.why_not(query).relations[0].kept_files == 1
-
-
-# Sizes
 
 
 # The conf

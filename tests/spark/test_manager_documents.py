@@ -311,8 +311,6 @@ def _assert_right(lake):
             assert dataset.count_rows(filter=[("id", "=", value)]) == ids.count(value)
 
 
-# Documents on an object store
-
 # Errors while a failed action is undone
 
 

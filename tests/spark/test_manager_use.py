@@ -119,25 +119,7 @@ def read(frame):
     return files_read(frame)
 
 
-# joins
-
-
 # apply
-
-
-@pytest.mark.parametrize(
-    ("condition", "kept_files"),
-    [
-        ("id = 2003", [2]),
-        ("name = 'n3004' OR id = 4001", [3, 4]),
-        ("Name = 'everywhere'", [0, 1, 2, 3, 4, 5]),
-        ("x = 3", [0, 1, 2, 3, 4, 5]),
-    ],
-)
-def test_files_are_skipped_and_rows_stay(manager, spark, conf, lake, condition, kept_files):
-    frame = spark.read.parquet(str(lake)).where(condition)
-    assert files(manager, frame) == kept_files
-    assert applied(manager, frame) == expected(spark, conf, frame)
 
 
 def test_a_manager_enables_the_session(manager, spark, lake):
@@ -242,26 +224,6 @@ def test_no_function_uses_a_deleted_index(spark, conf, tmp_path, monkeypatch, in
 
 
 # why_not
-
-
-def test_why_not_gives_a_reason_for_every_scan(manager, spark, lake):
-    frame = spark.read.parquet(str(lake))
-
-    def reasons(query):
-        return manager.why_not(query).reasons
-
-    assert reasons(frame.where("id = 2003")) == frozenset()
-    assert manager.why_not(frame.where("id = 2003")).relations[0].indices == ("ids.id",)
-    assert reasons(frame.where("id > 5 AND upper(name) = 'X'")) == {Reason.FILTER_NOT_ANSWERED}
-    assert reasons(frame.where("Name = 'everywhere'")) == {Reason.ALL_FILES_KEPT}
-    assert reasons(frame.where("x = 5")) >= {Reason.NO_INDEX_ON_COLUMN}
-    assert reasons(frame) == {Reason.NO_FILTER}
-    assert reasons(spark.range(5)) == {Reason.UNSUPPORTED_RELATION}
-    cached = frame.where("id > -1").cache()
-    try:
-        assert reasons(cached.where("id = 2003")) == {Reason.CACHED}
-    finally:
-        cached.unpersist()
 
 
 def test_a_column_may_have_several_indices(changing, spark):

@@ -16,12 +16,8 @@ from support.joined import explain_join
 from support.spark_data import settings
 
 import zonebloom as zb
-import zonebloom.spark as zs
-from zonebloom.errors import IndexNotUsedWarning
 
 FILES, ROWS = 4, 20
-# Keys of both relations, of one, computed from one, and of none.
-WANTED = "id IN (7, 41, 65, 100, 1007, 1100, 5000)"
 UNION = "(SELECT id, g FROM a UNION ALL SELECT id, z FROM b)"
 
 # Queries whose key is the stored column, so that the global filter may be used.
@@ -105,7 +101,6 @@ OTHERS = {
     "rows of the driver": lambda a, b: a.sparkSession.createDataFrame([(7,), (5000,)], "id bigint"),
     "other files": lambda a, b: b,
 }
-QUERIES = {**OWN, **OTHERS}
 
 
 def plus_1000():
@@ -195,35 +190,3 @@ def test_a_join_by_any_other_key_is_left_to_spark(spark, folder, relations, keys
     plan = explain_join(keys, frame, "id", right_index=str(folder / "a"))
     assert not plan.used, plan
     assert plan.frame.sameSemantics(keys.join(frame, "id"))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("union", "Union "), ("cast", "a Project computes it")]
-)
-def test_a_warning_tells_why_a_key_is_not_looked_up(spark, folder, relations, keys, name, message):
-    frame = made(spark, relations, QUERIES[name])
-    with pytest.warns(
-        IndexNotUsedWarning, match=f"id is not a column of Parquet files.*: {message}"
-    ):
-        joined = zs.filter_join(keys, frame, "id", right_index=str(folder / "a"))
-    assert ids(joined) == ids(keys.join(frame, "id"))
-
-
-@pytest.mark.parametrize("name", QUERIES)
-def test_an_index_does_not_change_the_rows_of_a_frame(spark, relations, name):
-    frame = made(spark, relations, QUERIES[name]).where(WANTED)
-    wanted = ids(frame)
-    assert ids(zs.prune(frame)) == wanted
-    zs.enable(spark)
-    try:
-        assert ids(frame.alias("again")) == wanted
-    finally:
-        zs.disable(spark)
-
-
-def test_prune_skips_files_of_a_union(spark, relations):
-    """Each branch is a separate relation, although the union reuses the ids of the first."""
-    for name in ("union", "filter above a union"):
-        plan = zs.explain(zs.prune(made(spark, relations, QUERIES[name]).where("id = 41")))
-        counts = sorted((relation.kept_files, relation.num_files) for relation in plan.relations)
-        assert counts == [(1, 1), (1, FILES)], plan

@@ -174,12 +174,6 @@ def rows_in(frame):
     return sorted(row.row for row in frame.select("row").collect())
 
 
-def test_skipped_zones_are_those_of_the_predicate(folder):
-    load = Load(ScanRequest(folder, "id = 123456789"))
-    assert rows_of(load) == []
-    assert load.partitions(load.plan()) == []
-
-
 SCHEMA = spark_data.table(0).schema
 
 

@@ -290,16 +290,6 @@ def test_several_paths_are_read(spark, folder, oracle):
     assert rows(zs.scan(spark, f"{folder}/[02].parquet", "id = 5")) == wanted
 
 
-def test_rows_are_right_with_pushdown_in_the_session(spark, folder, oracle):
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        whole = zs.scan(spark, folder)
-        assert rows(whole.where("id = 5")) == rows(oracle.where("id = 5"))
-        assert whole.count() == oracle.count()
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
 def test_columns_in_another_case_are_refused(spark, tmp_path):
     """Spark reads both as one column. Losing rows silently is not allowed."""
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
