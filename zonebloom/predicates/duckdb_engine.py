@@ -48,7 +48,7 @@ SET TimeZone = 'UTC'; SET python_enable_replacements = false; PRAGMA disable_opt
 SET lock_configuration = true
 """
 # DuckDB's parser knows these, so its list of functions lacks them.
-_SPECIAL_FUNCTIONS = frozenset(["coalesce", "ifnull"])
+_SPECIAL_FUNCTIONS = frozenset(["coalesce", "if", "ifnull"])
 _SAFE_MACROS = ("list_", "array_", "map_contains_", "nullif", "split_part", "days_in_month", "fdiv")
 # Functions that depend on the session, or are there for tests.
 _REFUSED_PREFIXES = ("current_", "in_search_path", "txid_", "vector_type", "stats", "error", "get_")

@@ -94,18 +94,18 @@ _KNOWN_NODES = set(
     literal null boolean hexstring column identifier dot neg add sub mul div intdiv mod dpipe
     bitwiseand bitwiseor bitwisenot bitwiseleftshift bitwiserightshift case if cast trycast datatype
     datatypeparam anonymous lambda bracket slice array tuple any extract var interval intervalspan
-    trim substring attimezone currenttimestamp currentdate similarto glob regexplike
+    trim substring attimezone similarto glob regexplike
     """.split()  # noqa: SIM905
 )
 _QUERIES = ("select", "union", "subquery", "exists", "all", "command")
 _CLOCK_FUNCTIONS = {
     **dict.fromkeys(("now", "current_timestamp", "get_current_timestamp"), "TIMESTAMPTZ"),
-    **dict.fromkeys(("transaction_timestamp", "currenttimestamp"), "TIMESTAMPTZ"),
-    **dict.fromkeys(("today", "current_date", "currentdate"), "DATE"),
+    "transaction_timestamp": "TIMESTAMPTZ",
+    **dict.fromkeys(("today", "current_date"), "DATE"),
     **dict.fromkeys(("localtimestamp", "current_localtimestamp"), "TIMESTAMP"),
 }
 # sqlglot takes these names for columns, unless parentheses follow.
-_NAMES_OF_CLOCK = ("localtimestamp", "current_localtimestamp")
+_NAMES_OF_CLOCK = ("localtimestamp", "current_localtimestamp", "current_timestamp", "current_date")
 _CLOCK_KINDS = {"TIMESTAMPTZ": "instant", "TIMESTAMP": "timestamp", "DATE": "date"}
 _TYPES_WITH_NANOSECONDS = ("TIMESTAMPTZ", "TIMESTAMP", "TIME")
 _LIST_SEARCHES = ("list_contains", "list_has", "array_contains", "array_has", "contains")
@@ -185,7 +185,7 @@ def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
         if simple is not None:
             return simple
         translator = DuckDBTranslator(text, schema)
-        node = translator.checked(parse_sql(text, schema.names))
+        node = translator.checked(parse_sql(text))
         node = translator.strip_parentheses(node)
         terms = list(node.flatten(unnest=False)) if node.key == "and" else [node]
         pairs = [(term, translator.translate_condition(term)) for term in terms]
@@ -204,7 +204,7 @@ def column_from_sql(text: str, schema: pa.Schema) -> pc.Expression | DuckDBExpre
     """Return a SQL value, such as ``upper(name)``, as an expression of PyArrow or of DuckDB."""
     with _raising_filter_errors(text):
         translator = DuckDBTranslator(text, schema)
-        node = translator.checked(parse_sql(text, schema.names))
+        node = translator.checked(parse_sql(text))
         path = translator.strip_parentheses(node).meta.get("path")
         if path is not None:
             return pc.field(*path)
@@ -316,8 +316,6 @@ class DuckDBTranslator(SqlTranslator):
                 self.fail("ANY comes after =", "write 'x' = ANY(tags)", node)
             elif node.key == "dot" and node.expression.key != "identifier":
                 self.fail(f"{sql_text(node)} is not a field", "write upper(name)", node)
-            elif node.key in ("currenttimestamp", "currentdate"):
-                self._check_clock(node, node.key)
             elif node.key == "anonymous":
                 self._check_call(node, growths)
             elif node.key == "cast" and node.this.key == "literal":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -25,20 +23,12 @@ _LONG_TEXT_ADVICE = (
 )
 _MAX_INTERVAL = 200
 _MAX_SHOWN_BEFORE = 200
-_WORD_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LITERAL_WORDS = frozenset(["NULL", "TRUE", "FALSE"])
-# sqlglot's parser recognises these functions by their text. Its tokenizer marks them as names.
-_NAMED_FUNCTIONS = frozenset(["IF", "CONNECT_BY_ROOT"])
-_COMPARISON_TOKENS = "= == != <> < <= > >= <=>"
-_OPERATOR_TOKENS = "AND OR XOR LIKE ILIKE RLIKE REGEXP GLOB BETWEEN"
-_BEFORE_OPERANDS = (
-    f"{_OPERATOR_TOKENS} {_COMPARISON_TOKENS} SYMMETRIC ESCAPE FROM DIV ( , [ + - * / // % || ; IN"
+# Keywords of sqlglot that a condition does not have: commands, and types that DuckDB lacks.
+_NAMES_OF_COLUMNS = (
+    *("ALTER", "CREATE", "DROP", "GRANT", "INSERT", "REVOKE", "ROLLBACK", "VALUES"),
+    *("LIST", "NULLABLE", "OBJECT", "RANGE"),
 )
-_AFTER_OPERANDS = f"{_OPERATOR_TOKENS} {_COMPARISON_TOKENS} IN IS NOT AS ISNULL NOTNULL ) , . :: ;"
-# An operand may begin after these tokens.
-_TOKENS_BEFORE_OPERANDS = frozenset(_BEFORE_OPERANDS.split())
-# One of these tokens must follow an operand, unless the text ends.
-_TOKENS_AFTER_OPERANDS = frozenset(_AFTER_OPERANDS.split())
 
 
 @functools.cache
@@ -56,7 +46,12 @@ def _dialect() -> Any:
         """Plain SQL, with both ways of quoting a name and X'0a' for bytes."""
 
         class Tokenizer(Plain):
-            KEYWORDS: ClassVar = {**Plain.KEYWORDS, "//": TokenType.DIV}
+            # A name such as current_date may be that of a column.
+            KEYWORDS: ClassVar = {
+                word: kind
+                for word, kind in {**Plain.KEYWORDS, "//": TokenType.DIV}.items()
+                if word not in _NAMES_OF_COLUMNS and kind not in PlainParser.NO_PAREN_FUNCTIONS
+            }
             IDENTIFIERS: ClassVar = ['"', "`"]
             HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
             # sqlglot would take the text after a command word for one string. A column may have
@@ -71,6 +66,12 @@ def _dialect() -> Any:
                 name: parse
                 for name, parse in PlainParser.FUNCTION_PARSERS.items()
                 if name in _FUNCTIONS_WITH_SYNTAX
+            }
+            # IF(a, b, c) is a function like others.
+            NO_PAREN_FUNCTION_PARSERS: ClassVar = {
+                name: parse
+                for name, parse in PlainParser.NO_PAREN_FUNCTION_PARSERS.items()
+                if name != "IF"
             }
             # a = b IS NULL means (a = b) IS NULL.
             IS_PREDICATE_PRECEDENCE: ClassVar[Any] = getattr(precedences, "LOW", None)
@@ -130,7 +131,7 @@ def duckdb_text(node: Any) -> str:
     )
 
 
-def parse_sql(text: str, names: Collection[str] = ()) -> Any:
+def parse_sql(text: str) -> Any:
     _require_parsable_size(text)
     from sqlglot import exp
     from sqlglot.errors import ParseError, SqlglotError
@@ -139,7 +140,7 @@ def parse_sql(text: str, names: Collection[str] = ()) -> Any:
     try:
         # Do not parse a statement, because sqlglot would take "set = 5" for one and log a warning.
         dialect = _dialect()()
-        tokens = quote_keyword_columns(dialect.tokenize(text), names)
+        tokens = dialect.tokenize(text)
         _require_short_intervals(tokens)
         statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
@@ -215,59 +216,3 @@ def mark_place(text: str, line: int, column: int, width: int) -> str:
 
 def as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
-
-
-def quote_keyword_columns(tokens: Sequence[Any], names: Collection[str]) -> list[Any]:
-    """Return the tokens of a condition, with keywords that are columns replaced by quoted names.
-
-    Parameters
-    ----------
-    tokens : sequence of sqlglot.tokens.Token
-    names : collection of str
-        The names of the schema's columns.
-    """
-    from sqlglot.tokens import TokenType  # pyright: ignore[reportPrivateImportUsage]
-
-    columns = {name.lower() for name in names}
-    texts = [_token_text(token) for token in tokens] + [""]
-    quoted_tokens = []
-    begins_operand = is_part = False
-    for number, token in enumerate(tokens):
-        text, next_text = texts[number], texts[number + 1]
-        begins_operand = begins_operand or number == 0
-        is_name = token.token_type.name == "VAR" and text not in _NAMED_FUNCTIONS
-        is_word = not is_name and _WORD_PATTERN.fullmatch(text) is not None
-        is_column = is_word and (
-            is_part
-            or (
-                begins_operand
-                and text.lower() in columns
-                and text not in LITERAL_WORDS
-                and (not next_text or next_text in _TOKENS_AFTER_OPERANDS)
-                and (text != "NOT" or _not_is_column_name(texts[number + 1 : number + 3], columns))
-            )
-        )
-        is_part = text == "."
-        if is_column:
-            positions = token.line, token.col, token.start, token.end
-            token = type(token)(TokenType.IDENTIFIER, token.text, *positions, token.comments)
-            begins_operand = False
-        elif text != "NOT":
-            # An operand may still begin after NOT, so NOT does not change `begins_operand`.
-            begins_operand = text in _TOKENS_BEFORE_OPERANDS
-        quoted_tokens.append(token)
-    return quoted_tokens
-
-
-def _token_text(token: Any) -> str:
-    """Return the text of a word or symbol in upper case, or "?" for a string or a quoted name."""
-    kind = token.token_type.name
-    return "?" if kind == "IDENTIFIER" or kind.endswith("STRING") else token.text.upper()
-
-
-def _not_is_column_name(following: Sequence[str], columns: Collection[str]) -> bool:
-    """Return whether NOT before these tokens is a column rather than the operator."""
-    word = following[0]
-    if word == "IN":
-        return following[1] == "("
-    return word != "NOT" and word.lower() not in columns
