@@ -21,8 +21,9 @@ import pytest
 from support.helpers import cases
 
 import zonebloom as zb
+from zonebloom import predicates
 from zonebloom.errors import FilterError, InvalidArgument
-from zonebloom.predicates import Compares, Equals, is_same_filter, translate_filter, unknowns
+from zonebloom.predicates import Compares, Equals, is_same_filter, sql, translate_filter, unknowns
 from zonebloom.predicates.duckdb_engine import DuckDBFilter
 from zonebloom.scan.recheck import matching_rows
 
@@ -391,6 +392,8 @@ def test_a_clock_is_read_once_for_each_filter():
     assert str(dt.datetime.now(dt.UTC).date()) in str(predicate)
     filters = [translate_filter("year(moment) < year(now())", schema)[0] for _ in range(2)]
     assert not is_same_filter(*filters)
+    # A cached translation would have the time of the first call.
+    assert all(map(predicates._CLOCK.search, sql._CLOCK_FUNCTIONS))
 
 
 def test_lists_of_filters_must_all_match():

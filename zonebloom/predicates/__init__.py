@@ -7,6 +7,7 @@ for at least the rows that match.
 from __future__ import annotations
 
 import functools
+import re
 import uuid
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -77,6 +78,8 @@ __all__ = [
 _DNF_COMPARISONS = {"=": eq, "==": eq, "!=": ne, **ORDER_OPERATORS}
 # Longer SQL is translated each time, so that the cached translations stay small.
 _MAX_CACHED_TEXT = 1000
+# The current time, which a filter may name by one of these, is outdated at once.
+_CLOCK = re.compile("now|today|current_|localtimestamp|transaction_timestamp", re.IGNORECASE)
 _ACCEPTED_FILTERS = (
     'a SQL string such as "id = 42", a pyarrow.compute Expression, a list of PyArrow\'s DNF '
     'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, a list of filters that '
@@ -137,11 +140,9 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):
-        translate = _cached_sql if len(filter) <= _MAX_CACHED_TEXT else _translate_sql
-        try:
-            return translate(_SqlFilter(filter, schema))
-        except _Outdated as translation:
-            return translation.row_filter, translation.predicate
+        is_cached = len(filter) <= _MAX_CACHED_TEXT and _CLOCK.search(filter) is None
+        translate = _cached_sql if is_cached else _translate_sql
+        return translate(_SqlFilter(filter, schema))
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, list) and not all(isinstance(part, list | tuple) for part in filter):
@@ -204,23 +205,11 @@ class _SqlFilter:
     schema: pa.Schema = field(hash=False)
 
 
-class _Outdated(Exception):
-    """A translation that contains the current time. Raising it keeps it out of the cache."""
-
-    def __init__(self, row_filter: RowFilter, predicate: Predicate) -> None:
-        super().__init__()
-        self.row_filter = row_filter
-        self.predicate = predicate
-
-
 def _translate_sql(filter: _SqlFilter) -> tuple[RowFilter, Predicate]:
     # Lookups by key need no SQL.
     from zonebloom.predicates.sql import translate_sql
 
-    row_filter, predicate, reads_clock = translate_sql(filter.text, filter.schema)
-    if reads_clock:
-        raise _Outdated(row_filter, predicate)
-    return row_filter, predicate
+    return translate_sql(filter.text, filter.schema)
 
 
 _cached_sql = functools.lru_cache(maxsize=256)(_translate_sql)

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -106,7 +106,6 @@ _CLOCK_FUNCTIONS = {
 }
 # sqlglot takes these names for columns, unless parentheses follow.
 _NAMES_OF_CLOCK = ("localtimestamp", "current_localtimestamp", "current_timestamp", "current_date")
-_CLOCK_KINDS = {"TIMESTAMPTZ": "instant", "TIMESTAMP": "timestamp", "DATE": "date"}
 _TYPES_WITH_NANOSECONDS = ("TIMESTAMPTZ", "TIMESTAMP", "TIME")
 _LIST_SEARCHES = ("list_contains", "list_has", "array_contains", "array_has", "contains")
 _SEARCHES_FOR_ANY = ("list_has_any", "array_has_any")
@@ -150,15 +149,8 @@ _AND = re.compile(r"(?<=[ )])AND ", re.ASCII | re.IGNORECASE)
 _WORD_SEPARATOR = r"[\x00-/:-@\[-`{-\x7f]"
 
 
-class SqlPredicate(NamedTuple):
-    """A translated SQL condition.
-
-    `reads_clock` is true if it contains the current time, so that it is outdated at once.
-    """
-
-    row_filter: pc.Expression | DuckDBFilter
-    predicate: Predicate
-    reads_clock: bool = False
+# A translated SQL condition: the row filter and the predicate.
+SqlTranslation: TypeAlias = "tuple[pc.Expression | DuckDBFilter, Predicate]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +158,7 @@ class _ComputedText(Literal):
     """A text that is not written as a literal, so it does not take the type of a column."""
 
 
-def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
+def translate_sql(text: str, schema: pa.Schema) -> SqlTranslation:
     """Return the row filter and the predicate of a SQL condition, the part after WHERE.
 
     Raises
@@ -197,7 +189,7 @@ def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
             expression = expression_from_predicate(ast.flatten(ast.And(tuple(plain))), schema)
         row_filter = translator.row_filter(expression, others)
         predicate = with_type_requirement(ast.limit_depth(whole), translator.unfitting_columns)
-    return SqlPredicate(row_filter, predicate, translator.reads_clock)
+    return row_filter, predicate
 
 
 def column_from_sql(text: str, schema: pa.Schema) -> pc.Expression | DuckDBExpression:
@@ -244,7 +236,7 @@ def _raising_filter_errors(text: str) -> Iterator[None]:
         ) from error
 
 
-def _translate_simple(text: str, schema: pa.Schema) -> SqlPredicate | None:
+def _translate_simple(text: str, schema: pa.Schema) -> SqlTranslation | None:
     """Translate ``column = literal``, ``column IN (literals)``, or several of these with AND.
 
         tailnum = 'N14228'      "Delay" = -1.5 AND id IN (1, 2, 3)
@@ -265,7 +257,7 @@ def _translate_simple(text: str, schema: pa.Schema) -> SqlPredicate | None:
     predicate = ast.flatten(ast.And(tuple(map(translator.translate_simple, matches))))
     row_filter = expression_from_predicate(predicate, schema)
     predicate = with_type_requirement(predicate, translator.unfitting_columns)
-    return SqlPredicate(row_filter, predicate)
+    return row_filter, predicate
 
 
 class DuckDBTranslator(SqlTranslator):
@@ -281,10 +273,6 @@ class DuckDBTranslator(SqlTranslator):
         self._duckdb_names = duckdb_names(schema)
         # The current time, if the filter contains it. All its parts see the same time.
         self._now: datetime.datetime | None = None
-
-    @property
-    def reads_clock(self) -> bool:
-        return self._now is not None
 
     # The tree
 
@@ -374,15 +362,8 @@ class DuckDBTranslator(SqlTranslator):
 
     def _check_clock(self, node: Any, name: str) -> None:
         self._now = self._now or datetime.datetime.now(datetime.UTC)
-        type_ = _CLOCK_FUNCTIONS[name]
-        moment = self._now if type_ == "TIMESTAMPTZ" else self._now.replace(tzinfo=None)
-        value = moment.date() if type_ == "DATE" else moment
-        seconds = Fraction(0)
-        if type_ != "DATE":
-            seconds = sql_literals.parse_time_of_day(moment.time().isoformat()).value
-        midnight = sql_literals.parse_timestamp(str(moment.date())).value
-        node.meta["clock"] = Literal(_CLOCK_KINDS[type_], midnight + seconds)
-        node.meta["duckdb"] = f"CAST('{value}' AS {type_})"
+        node.meta["is_clock"] = True
+        node.meta["duckdb"] = f"CAST(TIMESTAMPTZ '{self._now}' AS {_CLOCK_FUNCTIONS[name]})"
 
     def _check_column(self, node: Any) -> None:
         name = node.name.lower()
@@ -712,7 +693,7 @@ class DuckDBTranslator(SqlTranslator):
             raise Unanswerable("DuckDB casts the text")
         is_local = family(column) in ("date", "timestamp")
         parts = node.walk() if node is not None and literal.kind == "instant" and is_local else ()
-        if any("clock" in part.meta for part in parts):
+        if any("is_clock" in part.meta for part in parts):
             self.fail(
                 f"the current time, of UTC, is compared with a column of {column}, without a zone",
                 "write now() AT TIME ZONE 'UTC' if the column holds UTC",
@@ -817,8 +798,8 @@ class DuckDBTranslator(SqlTranslator):
     # Values
 
     def translate_value(self, node: Any) -> SqlValue:
-        if "clock" in node.meta:
-            return node.meta["clock"]
+        if "is_clock" in node.meta:
+            return self._constant(node)
         match node.key:
             case "column":
                 return self.resolve_column([part.this for part in node.parts], node)
@@ -1082,7 +1063,7 @@ def _reason(name: str) -> str:
 def _is_constant(node: Any) -> bool:
     """Return whether a node has neither columns nor variables of lambdas."""
     return not any(
-        part.key == "lambda" or (part.key == "column" and "clock" not in part.meta)
+        part.key == "lambda" or (part.key == "column" and "is_clock" not in part.meta)
         for part in node.walk()
     )
 
