@@ -248,7 +248,7 @@ def _stored_forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[byt
     values = node.values
     if len(values) > _MAX_SINGLE_KEYS:
         if family(values.type) == family(column) == "integer":
-            values = integers_in_range(values, column)
+            values, _ = integers_in_range(values, column)
         kind = family(column)
         if family(values.type) == kind and kind in ("text", "bytes"):
             return values

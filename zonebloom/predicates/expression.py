@@ -164,7 +164,7 @@ def _is_in(
         elif pt.is_floating(values.type):
             values = floats_to_find(values)
         elif pt.is_integer(type_):
-            values = integers_in_range(values, type_)
+            values, _ = integers_in_range(values, type_)
         is_member = column.isin(values)
     if null_matches:
         return is_member | is_null
@@ -191,7 +191,7 @@ def _comparison_sides(
         value = _cast_if_exact(value, type_)
     if type_ != value.type and family(type_) == family(value.type) == "integer":
         # PyArrow casts uint64 to int64 to compare them, which fails from 2**63 on.
-        values_in_range = integers_in_range(pa.array([value]), type_)
+        values_in_range, _ = integers_in_range(pa.array([value]), type_)
         return column, values_in_range[0] if len(values_in_range) else value
     if pt.is_fixed_size_binary(type_):
         values_of_width = _values_of_width(pa.array([value]), type_)

@@ -64,7 +64,7 @@ def _fit(values: pa.Array | pa.Scalar, column_type: pa.DataType) -> bool:
     if not isinstance(values, pa.Array):
         return _fits(values, column_type)
     if family(values.type) == "integer" == family(column_type):
-        return len(integers_in_range(values, column_type)) == len(values)
+        return len(integers_in_range(values, column_type)[0]) == len(values)
     return len(values) <= _MAX_CONVERTED_VALUES and all(
         _fits(value, column_type) for value in values
     )

@@ -21,6 +21,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -184,15 +185,17 @@ def floats_to_find(values: pa.Array) -> pa.Array:
     return pa.array(numbers + ([0.0, -0.0] if 0 in numbers else []), values.type)
 
 
-def integers_in_range(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the integers that another integer type can hold, as that type."""
+def integers_in_range(values: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Return the integers that another integer type can hold, as that type, and their positions."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     (low, high), (least, largest) = integer_bounds(type_), integer_bounds(values.type)
-    numbers = to_numpy(values)
+    numbers = to_numpy(values.fill_null(0))
     # NumPy would compare with a bound outside the type of the values as floating point.
     is_in_range = (numbers >= max(low, least)) & (numbers <= min(high, largest))
-    return from_numpy(numbers[is_in_range]).cast(type_)
+    if values.null_count:
+        is_in_range &= to_numpy(values.is_valid())
+    return from_numpy(numbers[is_in_range]).cast(type_), np.flatnonzero(is_in_range)
 
 
 def _number_text(number: Fraction | float) -> str:

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import xxhash
 
 from zonebloom.base.arrays import distinct_numbers, from_numpy, to_numpy
-from zonebloom.values.literal import Literal, Unanswerable, stored_bytes
+from zonebloom.values.literal import Literal, Unanswerable, integers_in_range, stored_bytes
 from zonebloom.values.normal_types import hashed_type
-from zonebloom.values.types import family, hash_domain, integer_bounds, is_comparable
+from zonebloom.values.types import family, hash_domain, is_comparable
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 _NO_POSITIONS = np.empty(0, dtype=np.int64)
@@ -82,21 +82,14 @@ def byte_forms(column: pa.DataType, value: pa.Scalar) -> list[bytes]:
 def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
     """Return the hashes of rows that are equal to any of several literals, none of them null."""
     column = hashed_type(column)
-    if len(values) > _MAX_HASHED_SINGLY:
-        bulk = hash_keys(column, values)
-        if bulk.anywhere.size:
-            return probe(column, values[int(bulk.anywhere[0])])
-        hashes = bulk.of_keys_and_zeros()
-        first_hashes = distinct_numbers(hashes[:_MAX_SORTED_HASHES])
-        hashes = np.concatenate([first_hashes, hashes[_MAX_SORTED_HASHES:]])
-        return Probe(hashes, keys=bulk)
-    all_hashes = [_NO_HASHES]
-    for value in values:
-        value_probe = probe(column, value)
-        if value_probe.unusable_reason is not None:
-            return Probe(_NO_HASHES, value_probe.unusable_reason)
-        all_hashes.append(value_probe.hashes)
-    return Probe(distinct_numbers(np.concatenate(all_hashes)))
+    is_bulk = len(values) > _MAX_HASHED_SINGLY
+    found = (hash_keys if is_bulk else _hash_singly)(column, values)
+    if found.anywhere.size:
+        return probe(column, values[int(found.anywhere[0])])
+    hashes = found.of_keys_and_zeros()
+    first_hashes = distinct_numbers(hashes[:_MAX_SORTED_HASHES])
+    hashes = np.concatenate([first_hashes, hashes[_MAX_SORTED_HASHES:]])
+    return Probe(hashes, keys=found if is_bulk else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +136,7 @@ def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe:
         return _hash_floats(column, keys)
     positions = None
     if kind == "integer" == family(column) and hash_domain(keys.type) != hash_domain(column):
-        keys, positions = _integers_in_range(keys, column)
+        keys, positions = integers_in_range(keys, column)
     if hash_domain(keys.type) != hash_domain(column):
         return _hash_singly(column, keys)
     from zonebloom.sbbf.hashing import hash_array
@@ -193,20 +186,6 @@ def hashes_among(hashes: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     nearest = np.minimum(ordered.searchsorted(hashes[candidates]), ordered.size - 1)
     is_among[candidates] = ordered[nearest] == hashes[candidates]
     return is_among
-
-
-def _integers_in_range(keys: pa.Array, column: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    """Return the integers that a column can hold, as its type, and their positions."""
-    if pa.types.is_dictionary(keys.type):
-        keys = keys.dictionary_decode()
-    low, high = integer_bounds(column)
-    least, largest = integer_bounds(keys.type)
-    numbers = to_numpy(keys.fill_null(0))
-    # NumPy would compare with a bound outside the type of the keys as floating point.
-    is_in_range = (numbers >= max(low, least)) & (numbers <= min(high, largest))
-    if keys.null_count:
-        is_in_range &= to_numpy(keys.is_valid())
-    return from_numpy(numbers[is_in_range]).cast(column), np.flatnonzero(is_in_range)
 
 
 def _hash_floats(column: pa.DataType, keys: pa.Array) -> BulkProbe:
