@@ -324,14 +324,10 @@ class EncryptedFile(RandomAccessFile):
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
         """Read pieces into an array. Bytes past the end and of changed modules become zeros."""
         data, starts, _ = self._decrypt_ranges(offsets, offsets + sizes)
-        from_view, to_view = memoryview(data), out.reshape(-1).data.cast("B")
-        position = 0
+        target, position = out.reshape(-1).data.cast("B"), 0
         for start, size in zip(starts, sizes.tolist(), strict=True):
-            piece = from_view[start : start + size]
-            to_view[position : position + len(piece)] = piece
+            target[position : position + size] = data[start : start + size].ljust(size, b"\0")
             position += size
-            if len(piece) < size:
-                to_view[position - size + len(piece) : position] = bytes(size - len(piece))
         return position
 
     def _decrypt_ranges(

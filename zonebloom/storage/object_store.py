@@ -6,7 +6,6 @@ replaces an object.
 
 from __future__ import annotations
 
-import errno
 import os
 import posixpath
 import sys
@@ -21,6 +20,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentChanged, InvalidArgument, without_secrets
+from zonebloom.storage.files import require_size
 from zonebloom.storage.paths import is_uri, split_path
 
 if TYPE_CHECKING:
@@ -221,11 +221,7 @@ class StoreHandler(pafs.FileSystemHandler):
         """Return the content of an object. Raise OSError if it has more than ``max_bytes``."""
         with _as_os_errors():
             response = self.store.get(self.key(path))
-            num_bytes = response.meta["size"]
-            if num_bytes > max_bytes:
-                raise OSError(
-                    errno.EFBIG, f"it has {num_bytes:,} bytes, at most {max_bytes:,} fit", path
-                )
+            require_size(path, response.meta["size"], max_bytes)
             return pa.py_buffer(response.bytes())
 
     def list_heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:

@@ -369,8 +369,7 @@ def copy_pieces(
     target, start, num_bytes = out.reshape(-1).data.cast("B"), 0, 0
     pieces = read_merged_ranges(read, ranges, gap)
     for piece, size in zip(pieces, sizes.tolist(), strict=True):
-        target[start : start + len(piece)] = piece
-        target[start + len(piece) : start + size] = bytes(size - len(piece))
+        target[start : start + size] = bytes(piece).ljust(size, b"\0")
         start += size
         num_bytes += len(piece)
     return num_bytes
