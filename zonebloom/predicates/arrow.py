@@ -391,44 +391,35 @@ def statistics_safe_filter(filter: pc.Expression, schema: pa.Schema) -> pc.Expre
     ):
         return filter
     predicate = predicate_from_arrow(filter, schema)
-    terms = predicate.terms if isinstance(predicate, ast.And) else (predicate,)
-    safe_terms = tuple(term for term in terms if _is_safe_with_statistics(term, schema))
-    if len(safe_terms) == len(terms):
-        return filter
+    safe = ast.bound_by_leaves(predicate, lambda leaf: _bounds_by_statistics(leaf, schema))
     try:
-        return (
-            expression_from_predicate(ast.conjunction(safe_terms), schema) if safe_terms else None
-        )
+        return expression_from_predicate(safe, schema) if ast.searched_columns(safe) else None
     except FilterError:
         return None
 
 
-def _is_safe_with_statistics(predicate: ast.Predicate, schema: pa.Schema) -> bool:
-    """Return whether pyarrow skips no row group that has a row for which the predicate is true."""
-
-    def leaf(node: ast.LeafPredicate) -> tuple[bool, bool]:
-        """Return whether the leaf is safe, and whether its negation is safe."""
-        if isinstance(node, ast.Constant):
-            return True, True
-        if isinstance(node, ast.Unknown):
-            return False, False
-        type_ = find_leaf_type(schema, node.column)
-        is_exact, is_floating = (
-            _has_exact_statistics(type_),
-            type_ is not None and pt.is_floating(type_),
-        )
-        if isinstance(node, ast.IsNull):
-            return True, is_exact
-        if isinstance(node, ast.IsIn):
-            # The negation is unsafe: for null rows, IN of a predicate is null, but PyArrow's is_in
-            # is false, so its negation is true.
-            return is_exact or (is_floating and _has_no_zero_or_nan(node.values)), False
-        return is_exact or is_floating, is_exact
-
-    def every(pairs: list[tuple[bool, bool]]) -> tuple[bool, bool]:
-        return all(is_safe for is_safe, _ in pairs), all(negation for _, negation in pairs)
-
-    return ast.fold_predicate(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
+def _bounds_by_statistics(
+    leaf: ast.LeafPredicate, schema: pa.Schema
+) -> tuple[ast.Predicate, ast.Predicate]:
+    """Return a leaf, and once more for its negation, or constants where it is not safe."""
+    if isinstance(leaf, ast.Constant):
+        return leaf, leaf
+    is_safe = is_negation_safe = False
+    if not isinstance(leaf, ast.Unknown):
+        type_ = find_leaf_type(schema, leaf.column)
+        is_exact = _has_exact_statistics(type_)
+        is_floating = type_ is not None and pt.is_floating(type_)
+        is_safe = is_exact or is_floating or isinstance(leaf, ast.IsNull)
+        is_negation_safe = is_exact
+        if isinstance(leaf, ast.IsIn):
+            is_safe = is_exact or (is_floating and _has_no_zero_or_nan(leaf.values))
+            # For null rows, IN of a predicate is null, but PyArrow's is_in is false, so its
+            # negation is true.
+            is_negation_safe = False
+    return (
+        leaf if is_safe else ast.Constant(True),
+        leaf if is_negation_safe else ast.Constant(False),
+    )
 
 
 def _has_exact_statistics(arrow_type: pa.DataType | None) -> bool:

@@ -461,46 +461,28 @@ def negation(predicate: Predicate) -> Predicate:
     return Not(predicate)
 
 
-def plain_bound(
-    predicate: Predicate, is_plain: Callable[[LeafPredicate], bool]
-) -> Predicate | None:
-    """Return what plain leaves say: true for each row for which the predicate is true.
+def bound_by_leaves(
+    predicate: Predicate, bounds: Callable[[LeafPredicate], tuple[Predicate, Predicate]]
+) -> Predicate:
+    """Return a condition that is true for each row for which the predicate is true.
 
         a = 5 AND b + a > 1    ->    a = 5 AND TRUE
 
-    Return None if no leaf is plain.
+    ``bounds`` returns two conditions for a leaf. The first is true at least where the leaf is true,
+    and the second at most there.
     """
-    has_plain_leaf = False
 
-    def leaf(node: LeafPredicate) -> tuple[Predicate, Predicate]:
-        """Return bounds that are true at least, and at most, where the leaf is true."""
-        nonlocal has_plain_leaf
-        if isinstance(node, Constant):
-            return node, node
-        if not is_plain(node):
-            return Constant(True), Constant(False)
-        has_plain_leaf = True
-        if isinstance(node, IsIn):
-            # For null, PyArrow's is_in is false, so its negation is true.
-            return node, And((node, Not(IsNull(node.column))))
-        return node, node
+    def join_by(junction: type[And | Or]) -> Callable[[list[tuple[Predicate, Predicate]]], Any]:
+        return lambda pairs: tuple(junction(terms) for terms in zip(*pairs, strict=True))
 
-    def conjunction_of(bounds: list[tuple[Predicate, Predicate]]) -> tuple[Predicate, Predicate]:
-        upper, lower = zip(*bounds, strict=True)
-        return And(upper), And(lower)
-
-    def disjunction_of(bounds: list[tuple[Predicate, Predicate]]) -> tuple[Predicate, Predicate]:
-        upper, lower = zip(*bounds, strict=True)
-        return Or(upper), Or(lower)
-
-    bound, _ = fold_predicate(
+    at_least, _ = fold_predicate(
         predicate,
-        leaf,
-        conjunction_of,
-        disjunction_of,
-        lambda bounds: (negation(bounds[1]), negation(bounds[0])),
+        bounds,
+        join_by(And),
+        join_by(Or),
+        lambda pair: (negation(pair[1]), negation(pair[0])),
     )
-    return bound if has_plain_leaf else None
+    return at_least
 
 
 def probed_columns(predicate: Predicate) -> set[ColumnPath]:

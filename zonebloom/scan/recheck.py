@@ -12,15 +12,19 @@ import pyarrow.compute as pc
 from zonebloom.base.arrays import copied_slices, empty_table, to_numpy
 from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import (
+    And,
+    Constant,
     Equals,
     IsIn,
+    IsNull,
+    Not,
     Predicate,
     RowFilter,
     Unknown,
     row_filter_columns,
 )
 from zonebloom.predicates.arrow_form import expression_text
-from zonebloom.predicates.ast import plain_bound
+from zonebloom.predicates.ast import LeafPredicate, bound_by_leaves
 from zonebloom.predicates.duckdb_engine import DuckDBExpression, evaluate_by_duckdb
 from zonebloom.predicates.evaluate import (
     cast_table,
@@ -69,16 +73,25 @@ def matching_rows(table: pa.Table, filter: RowFilter, bound: Predicate | None = 
     try:
         return _rows_where_true(table, filter)
     except FilterError:
-        rows = None if bound is None else _rows_in_bound(table, bound)
-        if rows is None or rows.size == table.num_rows:
+        if bound is None or (rows := _rows_in_bound(table, bound)).size == table.num_rows:
             raise
     return rows[_rows_where_true(select_rows(table, rows), filter)]
 
 
-def _rows_in_bound(table: pa.Table, bound: Predicate) -> np.ndarray | None:
-    """Return the numbers of rows that the plain conditions of a filter leave, or None for all."""
+def _rows_in_bound(table: pa.Table, bound: Predicate) -> np.ndarray:
+    """Return the numbers of rows that the plain conditions of a filter leave."""
 
-    def is_plain(leaf: Predicate) -> bool:
+    def bounds(leaf: LeafPredicate) -> tuple[Predicate, Predicate]:
+        if isinstance(leaf, Constant):
+            return leaf, leaf
+        if not is_plain(leaf):
+            return Constant(True), Constant(False)
+        if isinstance(leaf, IsIn):
+            # For null, PyArrow's is_in is false, so its negation is true.
+            return leaf, And((leaf, Not(IsNull(leaf.column))))
+        return leaf, leaf
+
+    def is_plain(leaf: LeafPredicate) -> bool:
         """Return whether a leaf can be evaluated, and never fails."""
         if isinstance(leaf, Unknown):
             # An index may answer a condition of texts or elements.
@@ -89,10 +102,8 @@ def _rows_in_bound(table: pa.Table, bound: Predicate) -> np.ndarray | None:
             return False
         return True
 
-    plain = plain_bound(bound, is_plain)
-    if plain is None:
-        return None
-    return _rows_where_true(table, expression_from_predicate(plain, table.schema))
+    plain = expression_from_predicate(bound_by_leaves(bound, bounds), table.schema)
+    return _rows_where_true(table, plain)
 
 
 def _rows_where_true(table: pa.Table, filter: RowFilter) -> np.ndarray:
