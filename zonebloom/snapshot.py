@@ -63,8 +63,6 @@ class ColumnIndices:
 
     Attributes
     ----------
-    column_type : pyarrow.DataType or None
-        None if the dataset has no such column.
     indices : tuple of LoadedIndex
         The index to prefer comes last.
     types : tuple of list of pyarrow.DataType
@@ -73,8 +71,7 @@ class ColumnIndices:
         The reasons why indices of the column cannot be used.
     """
 
-    column_type: pa.DataType | None
-    indices: tuple[LoadedIndex, ...]
+    indices: tuple[LoadedIndex, ...] = ()
     types: tuple[list[pa.DataType], ...] = ()
     misfits: tuple[str, ...] = ()
 
@@ -179,19 +176,16 @@ class Snapshot:
         return self._indices_of_columns[path]
 
     def _find_indices(self, path: tuple[str, ...]) -> ColumnIndices:
-        leaf_type = find_leaf_type(self.source.schema, path)
         on_column = [index for index in self.indices.values() if index.entry.column == path]
         if not on_column or path[0] in self.source.constant_columns():
-            return ColumnIndices(leaf_type, ())
+            return ColumnIndices()
         misfits = [find_misfit(index.entry, self.source) for index in on_column]
         usable = [index for index, misfit in zip(on_column, misfits, strict=True) if misfit is None]
         # Other datasets may share the index folder. Prefer indices that cover a file of this one.
         of_dataset = [index for index in usable if self._knows_a_file(index.entry)]
         reasons = tuple(f"{misfit}; build it again" for misfit in misfits if misfit is not None)
         indices = tuple(of_dataset or usable[-1:])
-        return ColumnIndices(
-            leaf_type, indices, tuple(map(self._types_of_columns, indices)), reasons
-        )
+        return ColumnIndices(indices, tuple(map(self._types_of_columns, indices)), reasons)
 
     def _types_of_columns(self, index: LoadedIndex) -> list[pa.DataType]:
         types = [find_leaf_type(self.source.schema, path) for path in index.columns]

@@ -197,6 +197,8 @@ class RowRanges:
             return NotImplemented
         if not self or not other:
             return _EMPTY_RANGES
+        if self is other:
+            return self
         return self._sweep(other, lambda inside: inside == 3)
 
     def __or__(self, other: RowRanges) -> RowRanges:

@@ -184,7 +184,7 @@ def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _An
     if isinstance(answer, str):
         if not isinstance(leaf, HasTuple) and id(leaf) not in search.answered_terms:
             search.unanswered.append((leaf, answer))
-        return _AnyRows(SearchResult(universe))
+        return _KnownRows(SearchResult(universe), bounds_true=False, bounds_false=False)
     if isinstance(leaf, HasTuple):
         search.answered_terms.update(map(id, leaf.terms))
     return answer
@@ -355,19 +355,6 @@ class _KnownRows(_Answer):
 
     def rows(self) -> SearchResult:
         return self._result
-
-
-class _AnyRows(_Answer):
-    """All rows, for a condition that nothing can answer."""
-
-    bounds_true = False
-    bounds_false = False
-
-    def __init__(self, anything: SearchResult):
-        self._anything = anything
-
-    def rows(self) -> SearchResult:
-        return self._anything
 
 
 class _IndexLookup(_Answer):
