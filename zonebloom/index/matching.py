@@ -288,12 +288,8 @@ class IndexView:
                 "the index again"
             )
         self.covered: RowRanges = indexed_rows
-        self._uncovered = universe - indexed_rows
-
-    @property
-    def uncovered(self) -> RowRanges:
-        """Return the rows that the index does not cover, which may hold any key."""
-        return self._uncovered
+        # The rows that the index does not cover, which may hold any key.
+        self.uncovered: RowRanges = universe - indexed_rows
 
     @cached_property
     def fragment_ids(self) -> frozenset[int]:
@@ -305,7 +301,7 @@ class IndexView:
     def uncovered_ids(self) -> frozenset[int]:
         """Return the ids of the fragments with rows that the index does not cover."""
         # A range never spans two fragments, so its start tells the fragment.
-        return frozenset(np.unique(self._uncovered.starts >> OFFSET_BITS).tolist())
+        return frozenset(np.unique(self.uncovered.starts >> OFFSET_BITS).tolist())
 
     def _is_known(self, fragment_ids: np.ndarray) -> np.ndarray:
         return np.asarray(np.isin(fragment_ids, self._known_ids))
@@ -317,12 +313,12 @@ class IndexView:
             if isinstance(table, ValueTable):
                 find = table.zones_where_true if is_true else table.zones_where_false
                 bounds.append(self._bounds(table, find(question.column_type, question.leaf)))
-        return self._rows(bounds) if bounds else self._uncovered
+        return self._rows(bounds) if bounds else self.uncovered
 
     @property
     def all_rows(self) -> RowRanges:
         """Return the rows that the index covers, and all others."""
-        return self.covered | self._uncovered
+        return self.covered | self.uncovered
 
     def rows_with_any(self, hashes: np.ndarray) -> RowRanges:
         """Return the rows of zones that may hold any of the hashes, and all rows not covered."""
@@ -331,7 +327,7 @@ class IndexView:
             # Most tables do not hold the key.
             if zones.size:
                 bounds.append(self._bounds(table, zones))
-        return self._rows(bounds) if bounds else self._uncovered
+        return self._rows(bounds) if bounds else self.uncovered
 
     def _find(self, hashes: np.ndarray) -> Iterable[np.ndarray]:
         """Return the zones of each table that may hold any of the hashes."""
@@ -381,7 +377,7 @@ class IndexView:
 
     def _rows(self, bounds: Iterable[_AddressBounds]) -> RowRanges:
         rows = _union(list(bounds))
-        return rows | self._uncovered if self._uncovered.starts.size else rows
+        return rows | self.uncovered if self.uncovered.starts.size else rows
 
     def _bounds(self, table: IndexTable, zones: np.ndarray) -> _AddressBounds:
         fragment_ids, starts, lengths = table.runs.locate(zones)

@@ -30,10 +30,8 @@ class SortKey(NamedTuple):
     direction: Direction
 
 
-def checked_sort_keys(order_by: OrderBy) -> tuple[SortKey, ...]:
+def checked_sort_keys(order_by: str | Sequence[Any]) -> tuple[SortKey, ...]:
     """Return the keys of an ``order_by``. Raise `InvalidArgument` if it has another form."""
-    if order_by is None:
-        return ()
     advice = 'give column names, or pairs such as ("day", "descending")'
     items = [order_by] if isinstance(order_by, str) else order_by
     if not isinstance(items, Sequence):

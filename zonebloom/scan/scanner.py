@@ -401,8 +401,8 @@ def plan_scan(
         raise InvalidArgument(
             f"the dataset has a column {ADDRESS_FIELD.name!r}; leave out with_row_address"
         )
-    sort_keys = checked_sort_keys(order_by)
-    paths = _checked_paths(fragments, opened)
+    sort_keys = () if order_by is None else checked_sort_keys(order_by)
+    paths = None if fragments is None else _checked_paths(fragments, opened)
     projection = opened.binding.checked_columns(columns)
     num_hidden_columns = 0
     if sort_keys:
@@ -441,10 +441,8 @@ def plan_scan(
     return scanner
 
 
-def _checked_paths(fragments: FragmentsLike, opened: OpenedDataset) -> frozenset[str] | None:
+def _checked_paths(fragments: Iterable[Any] | str, opened: OpenedDataset) -> frozenset[str]:
     """Return the paths of some fragments. Raise `InvalidArgument` if one is not in the dataset."""
-    if fragments is None:
-        return None
     advice = "give members of files, or of get_fragments()"
     if not isinstance(fragments, Iterable):
         raise arguments.invalid_value(fragments, "fragments", advice)
