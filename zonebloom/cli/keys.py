@@ -75,8 +75,10 @@ def given_keys(
     names = split_names(on)
     if keys_file is not None and key_texts:
         raise click.UsageError("give one of --key and --keys")
-    if bool(names) != (keys_file is not None):
-        raise click.UsageError("--keys and --on belong together; --key names its own column")
+    if keys_file is not None and not names:
+        raise click.UsageError("--keys needs --on, the columns of the file that are the key")
+    if keys_file is None and names:
+        raise click.UsageError("--on needs --keys; --key names its own column")
     if keys_file is None:
         keys: dict[str, Any] = parse_keys(key_texts)
     else:
