@@ -119,6 +119,8 @@ def test_a_receipt_reads_as_text_and_html(table):
     html = receipt._repr_html_()
     for part in ("6", "proven", receipt.table, receipt.location):
         assert part in str(receipt) and part in html
+    assert receipt.traces is not None
+    assert html.count("<tr>") == len(receipt.traces.found) + 1
     assert not any(secret in str(receipt) + html for secret in SECRETS)
     assert receipt.verification is not None
     unproven = replace(receipt.verification, is_proven=False, problem="a row is gone")

@@ -7,11 +7,11 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from zonebloom.base.display import Displayed
+from zonebloom.base.display import Displayed, lines_html, styled_html, table_html
 from zonebloom.base.text import bytes_text, count_text, table_text, time_text
 from zonebloom.base.version import __version__
 from zonebloom.catalog.version_log import from_json
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from zonebloom.changes.check import ChangedDataset
 
 RECEIPT_FORMAT = 1
+_TRACE_HEADERS = ["kind", "path", "versions", "why"]
+_CALLS_TITLE = "These calls remove them, and older versions with them:"
 
 
 @dataclass(frozen=True)
@@ -155,17 +157,25 @@ class Traces(Displayed):
         return "Nothing that the receipt names is left. Give the keys or the filter to search all."
 
     def __str__(self) -> str:
-        lines = [self.verdict]
-        if self.found:
-            cells = [
-                [part.kind, part.path, ", ".join(part.versions), part.reason] for part in self.found
-            ]
-            lines.append(table_text(["kind", "path", "versions", "why"], cells))
-        if self.not_searched:
-            lines.append(self.limits)
-        if self.calls:
-            lines += ["These calls remove them, and older versions with them:", *self.calls]
-        return "\n".join(lines)
+        table = [table_text(_TRACE_HEADERS, self._cells())] if self.found else []
+        return "\n".join([self.verdict, *table, *self._advice()])
+
+    def _repr_html_(self) -> str:
+        # In text, Jupyter would wrap the lines of a table with long paths.
+        table = table_html(_TRACE_HEADERS, self._cells()) if self.found else ""
+        advice = self._advice()
+        return styled_html(
+            lines_html(self.verdict), table, lines_html("\n".join(advice)) if advice else ""
+        )
+
+    def _cells(self) -> list[list[str]]:
+        return [
+            [part.kind, part.path, ", ".join(part.versions), part.reason] for part in self.found
+        ]
+
+    def _advice(self) -> list[str]:
+        lines = [self.limits] if self.not_searched else []
+        return [*lines, _CALLS_TITLE, *self.calls] if self.calls else lines
 
     @property
     def limits(self) -> str:
@@ -339,6 +349,11 @@ class Receipt(Displayed):
         if self.traces is not None:
             lines.append(str(self.traces))
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        if self.traces is None:
+            return super()._repr_html_()
+        return replace(self, traces=None)._repr_html_() + self.traces._repr_html_()
 
     def _figures(self) -> list[list[object]]:
         keys = f"{self.keys.count:,} of {', '.join(self.columns)}" if self.columns else "a filter"
