@@ -179,6 +179,7 @@ class ScanStats:
         Columns that PyArrow decoded from whole row groups, in fragments that are read in part, with
         the reason.
     seconds : float
+        The time of the search in the indices and of the reads.
     """
 
     data_bytes: int = 0

@@ -253,10 +253,12 @@ class Scanner(ProcessBound, Displayed):
         >>> ran.stats.rows_read
         100
         """
+        started = time.perf_counter()
         plan = self._plan(is_described=True)
         stats = ScanStats()
         for _ in self._run(stats, plan):
             pass
+        stats.seconds = time.perf_counter() - started
         return PlanText(plan, stats, self._page_size_line(plan))
 
     def _page_size_line(self, plan: ScanPlan) -> str:
