@@ -118,6 +118,7 @@ def questions(ids: list[str]) -> list[Question]:
         Question(
             "an order that does not exist",
             (id_in("00000000-0000-4000-8000-000000000000"), id_in(ids[1][:-12] + "0" * 12)),
+            "only blocks of the index are read, so other programs of the machine took the time",
         ),
         Question("ten orders", (id_in(*ids[2:12]), id_in(*ids[5::10]))),
         Question(
