@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from zonebloom.base import arguments
+from zonebloom.base.text import count_text
 from zonebloom.building.builder import Builder
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.changes.apply import reopen_newest
@@ -48,7 +49,8 @@ def check_receipt(
         test = row_test(dataset.opened, receipt.columns, keys, filter)
         if not receipt.keys.is_of(test.lines()):
             raise InvalidArgument(
-                f"these are not the {receipt.keys.count:,} keys of the receipt; give the same keys"
+                f"these are not the {count_text(receipt.keys.count, 'key')} of the receipt; give "
+                "the same keys"
                 if receipt.columns
                 else "this is not the filter of the receipt; give the same filter"
             )
