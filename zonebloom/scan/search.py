@@ -1,6 +1,7 @@
 """Search the indices for a predicate, and return the row ranges that may match.
 
-Rows that no index covers may always match.
+Rows that no index covers may always match. The functions at the end choose one index of a column,
+and return what it knows of all files: the key ranges and the global filter.
 """
 
 from __future__ import annotations
@@ -161,11 +162,11 @@ def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _An
             return _KnownRows(
                 result, bounds_true=value is not True, bounds_false=value is not False
             )
-        case Unknown(_, _, _, _, requires) if requires is not None:
+        case Unknown(requires=requires) if requires is not None:
             return _Required(leaf, requires, snapshot, search)
-        case Unknown(_, reason):
+        case Unknown(reason=reason):
             answer = reason
-        case IsIn(_, values, False) if not len(values):
+        case IsIn(values=values, null_matches=False) if not len(values):
             nothing = SearchResult(universe, at_most=RowRanges())
             return _KnownRows(nothing, bounds_true=True, bounds_false=False)
         case Equals() | IsIn() | Compares() | IsNull() if (
@@ -238,89 +239,6 @@ def _why_no_index(on_column: ColumnIndices, what: str) -> str:
         warn(IndexNotUsedWarning(on_column.misfits[0]))
         return on_column.misfits[0]
     return NoIndex(f"no index on {what}")
-
-
-def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.DataType]:
-    """Return the index to use for a column, and the column's type.
-
-    Raise `IndexNotFound` if there is none.
-    """
-    arguments.require_text(column, "column")
-    if snapshot.version.locked_reason:
-        raise EncryptedIndex(snapshot.version.locked_reason)
-    schema = snapshot.source.schema
-    path = (column,) if column in schema.names else tuple(column.split("."))
-    leaf_type = find_leaf_type(schema, path)
-    if leaf_type is None:
-        raise ColumnNotFound(unknown_column_text(column, schema))
-    on_column = snapshot.indices_of_column(path)
-    if not on_column.indices:
-        raise IndexNotFound(
-            f"column {arguments.short_repr(column)} cannot be looked up: "
-            f"{_why_no_index(on_column, '.'.join(path))}; call create_scalar_index on it"
-        )
-    with_hashes = [index for index in on_column.indices if index.hashes_values]
-    if not with_hashes:
-        raise IndexNotFound(
-            f"index {on_column.indices[-1].entry.name!r} of column {arguments.short_repr(column)} "
-            "has no hashes of its values; create a HASH or BLOOMFILTER index, too"
-        )
-    readable = [index for index in with_hashes if is_known_kind(index.entry.kind)]
-    return (readable or with_hashes)[-1], leaf_type
-
-
-def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
-    """Return the key ranges of all files; see `Dataset.key_ranges`."""
-    present, stored, rows = _stored_key_ranges(snapshot, column)
-    table: Any = stored.take(rows)
-    counts = (table[name].cast(pa.int64()) for name in ("null_count", "nan_count", "zone_length"))
-    null_count, nan_count, num_rows = counts
-    compute: Any = pc
-    has_values = compute.less(compute.add(null_count, nan_count), num_rows)
-    has_bounds = compute.and_(table["min"].is_valid(), table["max"].is_valid())
-    is_known = compute.fill_null(compute.or_(has_bounds, compute.invert(has_values)), False)
-    minimum, maximum = (
-        compute.if_else(is_known, table[name], pa.scalar(None, table[name].type))
-        for name in ("min", "max")
-    )
-    return pa.table(
-        {
-            "fragment_id": pa.array([file.fragment_id for file in present], pa.uint64()),
-            "path": pa.array([file.fragment.path for file in present], pa.string()),
-            "minimum": minimum,
-            "maximum": maximum,
-            "is_known": is_known,
-            "has_nan": compute.greater(nan_count, 0),
-            "null_count": null_count,
-            "num_rows": num_rows,
-        }
-    )
-
-
-def file_bounds(snapshot: Snapshot, column: str) -> ZoneBounds:
-    """Return the bounds of a column in each file, in scan order, from the key ranges."""
-    _, stored, rows = _stored_key_ranges(snapshot, column)
-    return ZoneBounds.from_table(stored).take(rows)
-
-
-def _stored_key_ranges(
-    snapshot: Snapshot, column: str
-) -> tuple[Sequence[PresentFragment], pa.Table, pa.Array]:
-    """Return the files, the key ranges of an index, and the row of each file in them or null."""
-    index, leaf_type = preferred_index(snapshot, column)
-    present = snapshot.fragments_for([path[0] for path in index.columns])
-    ids = [file.fragment_id if file.is_known else None for file in present]
-    stored = index.key_ranges(leaf_type)
-    compute: Any = pc
-    rows = compute.index_in(pa.array(ids, pa.uint64()), value_set=stored["fragment_id"])
-    return present, stored, rows
-
-
-def global_filter(snapshot: Snapshot, column: str) -> GlobalFilter | None:
-    """Return the filter over all keys of a column; see `Dataset.global_filter`."""
-    index, leaf_type = preferred_index(snapshot, column)
-    present = snapshot.fragments_for([path[0] for path in index.columns])
-    return index.global_filter(leaf_type, present)
 
 
 class _Answer(ABC):
@@ -485,3 +403,86 @@ class _Not(_Answer):
 
     def rows(self) -> SearchResult:
         return ~self._term.rows()
+
+
+def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.DataType]:
+    """Return the index to use for a column, and the column's type.
+
+    Raise `IndexNotFound` if there is none.
+    """
+    arguments.require_text(column, "column")
+    if snapshot.version.locked_reason:
+        raise EncryptedIndex(snapshot.version.locked_reason)
+    schema = snapshot.source.schema
+    path = (column,) if column in schema.names else tuple(column.split("."))
+    leaf_type = find_leaf_type(schema, path)
+    if leaf_type is None:
+        raise ColumnNotFound(unknown_column_text(column, schema))
+    on_column = snapshot.indices_of_column(path)
+    if not on_column.indices:
+        raise IndexNotFound(
+            f"column {arguments.short_repr(column)} cannot be looked up: "
+            f"{_why_no_index(on_column, '.'.join(path))}; call create_scalar_index on it"
+        )
+    with_hashes = [index for index in on_column.indices if index.hashes_values]
+    if not with_hashes:
+        raise IndexNotFound(
+            f"index {on_column.indices[-1].entry.name!r} of column {arguments.short_repr(column)} "
+            "has no hashes of its values; create a HASH or BLOOMFILTER index, too"
+        )
+    readable = [index for index in with_hashes if is_known_kind(index.entry.kind)]
+    return (readable or with_hashes)[-1], leaf_type
+
+
+def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
+    """Return the key ranges of all files; see `Dataset.key_ranges`."""
+    present, stored, rows = _stored_key_ranges(snapshot, column)
+    table: Any = stored.take(rows)
+    counts = (table[name].cast(pa.int64()) for name in ("null_count", "nan_count", "zone_length"))
+    null_count, nan_count, num_rows = counts
+    compute: Any = pc
+    has_values = compute.less(compute.add(null_count, nan_count), num_rows)
+    has_bounds = compute.and_(table["min"].is_valid(), table["max"].is_valid())
+    is_known = compute.fill_null(compute.or_(has_bounds, compute.invert(has_values)), False)
+    minimum, maximum = (
+        compute.if_else(is_known, table[name], pa.scalar(None, table[name].type))
+        for name in ("min", "max")
+    )
+    return pa.table(
+        {
+            "fragment_id": pa.array([file.fragment_id for file in present], pa.uint64()),
+            "path": pa.array([file.fragment.path for file in present], pa.string()),
+            "minimum": minimum,
+            "maximum": maximum,
+            "is_known": is_known,
+            "has_nan": compute.greater(nan_count, 0),
+            "null_count": null_count,
+            "num_rows": num_rows,
+        }
+    )
+
+
+def file_bounds(snapshot: Snapshot, column: str) -> ZoneBounds:
+    """Return the bounds of a column in each file, in scan order, from the key ranges."""
+    _, stored, rows = _stored_key_ranges(snapshot, column)
+    return ZoneBounds.from_table(stored).take(rows)
+
+
+def _stored_key_ranges(
+    snapshot: Snapshot, column: str
+) -> tuple[Sequence[PresentFragment], pa.Table, pa.Array]:
+    """Return the files, the key ranges of an index, and the row of each file in them or null."""
+    index, leaf_type = preferred_index(snapshot, column)
+    present = snapshot.fragments_for([path[0] for path in index.columns])
+    ids = [file.fragment_id if file.is_known else None for file in present]
+    stored = index.key_ranges(leaf_type)
+    compute: Any = pc
+    rows = compute.index_in(pa.array(ids, pa.uint64()), value_set=stored["fragment_id"])
+    return present, stored, rows
+
+
+def global_filter(snapshot: Snapshot, column: str) -> GlobalFilter | None:
+    """Return the filter over all keys of a column; see `Dataset.global_filter`."""
+    index, leaf_type = preferred_index(snapshot, column)
+    present = snapshot.fragments_for([path[0] for path in index.columns])
+    return index.global_filter(leaf_type, present)
