@@ -306,19 +306,19 @@ class OpenedDataset:
     def plan(
         self,
         columns: tuple[str, ...],
-        expression: RowFilter | None,
+        row_filter: RowFilter | None,
         predicate: Predicate | None,
         *,
         is_described: bool = True,
         cost: ReadCost = FILTERED_BY_ARROW,
     ) -> ScanPlan:
-        """Return the plan of a scan. Without an expression or a predicate, no index is used.
+        """Return the plan of a scan. Without a filter or a predicate, no index is used.
 
         ``cost`` is that of reading rows without an index.
         """
-        if predicate is None or expression is None:
+        if predicate is None or row_filter is None:
             snapshot = self.look_at_all_files()
-            return plan_whole_files(snapshot, columns, expression, is_described=is_described)
+            return plan_whole_files(snapshot, columns, row_filter, is_described=is_described)
         bytes_before = {}
         if is_described:
             bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
@@ -328,7 +328,7 @@ class OpenedDataset:
             snapshot,
             search,
             columns,
-            expression,
+            row_filter,
             bytes_before,
             map_bytes_before,
             is_described=is_described,
@@ -481,19 +481,19 @@ class OpenedDataset:
             return join_filters([self.translate([part], is_applied=is_applied) for part in filters])
         (filter,) = filters
         try:
-            expression, predicate = translate_filter(filter, self.source.schema)
+            row_filter, predicate = translate_filter(filter, self.source.schema)
             is_sql = isinstance(filter, str)
-            if not is_sql and is_key_test(expression, predicate, self.source.schema):
+            if not is_sql and is_key_test(row_filter, predicate, self.source.schema):
                 # PyArrow can apply it to any row, and the check would hash all keys of a list.
-                return expression, predicate
+                return row_filter, predicate
             # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
             is_key_search = isinstance(predicate, Equals | IsIn)
             if not is_sql or (not is_key_search and unknowns(predicate)):
-                self.binding.check_filter(expression, is_applied=is_applied or is_sql)
+                self.binding.check_filter(row_filter, is_applied=is_applied or is_sql)
         except FilterError as error:
             add_partition_advice(error, self.source, filter)
             raise
-        return expression, predicate
+        return row_filter, predicate
 
 
 def _gaps_text(snapshot: Snapshot, gaps: Sequence[tuple[str, str]], *, is_refused: bool) -> str:

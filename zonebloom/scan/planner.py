@@ -39,7 +39,7 @@ _ROWS_PER_CHECK = 64
 def plan_whole_files(
     snapshot: Snapshot,
     columns: tuple[str, ...],
-    expression: RowFilter | None,
+    row_filter: RowFilter | None,
     *,
     is_described: bool = True,
 ) -> ScanPlan:
@@ -49,7 +49,7 @@ def plan_whole_files(
     plans = tuple(_plan_whole(snapshot, file, "no index used") for file in present)
     num_bytes = _all_bytes(present) if is_described else 0
     return ScanPlan(
-        expression,
+        row_filter,
         None,
         columns,
         plans,
@@ -63,7 +63,7 @@ def plan_search(
     snapshot: Snapshot,
     search: Search,
     columns: tuple[str, ...],
-    expression: RowFilter,
+    row_filter: RowFilter,
     bytes_before: dict[str, int],
     map_bytes_before: int,
     *,
@@ -77,7 +77,7 @@ def plan_search(
     counter = ReadCounter()
     plans = plan_fragments(snapshot, search, counter)
     plan = ScanPlan(
-        filter=expression,
+        filter=row_filter,
         predicate=search.predicate,
         columns=columns,
         fragments=tuple(plans),
@@ -218,15 +218,15 @@ def _fragment_plan(
     has_round_trips = source.store.has_round_trips
     if not reason or not has_round_trips or identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
         pages = snapshot.pages(present)
-    if reason and not (
-        _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate)
-        if not has_round_trips
+    if not reason:
+        is_read_by_pages = True
+    elif has_round_trips:
         # All pages of a small object take one request. PyArrow's scan takes one for its size, one
         # for its footer, and one for its data.
-        else pages is not None
-    ):
-        return whole
-    return FragmentPlan(fragment, rows, reason, identity, pages, fragment_id=fragment_id)
+        is_read_by_pages = pages is not None
+    else:
+        is_read_by_pages = _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate)
+    return replace(whole, rows=rows, pages=pages) if is_read_by_pages else whole
 
 
 def _plan_whole(snapshot: Snapshot, present: PresentFragment, reason: str) -> FragmentPlan:
