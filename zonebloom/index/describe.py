@@ -141,18 +141,18 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
         ]
         descriptions.append(
             IndexDescription(
-                entry.name,
-                entry.kind,
-                indexed_text(entry),
-                entry.number_of_items,
-                entry.parameters.get("probability"),
-                len(entry.segments),
-                sum(segment.num_zones for segment in entry.segments),
-                entry.num_bytes,
-                sum(row_counts[i] for i in covered_ids),
-                len(covered_ids),
-                len(coverage.fragments),
-                entry.created_at,
+                name=entry.name,
+                index_type=entry.kind,
+                column=indexed_text(entry),
+                number_of_items=entry.number_of_items,
+                probability=entry.parameters.get("probability"),
+                num_segments=len(entry.segments),
+                num_zones=sum(segment.num_zones for segment in entry.segments),
+                num_bytes=entry.num_bytes,
+                num_rows_indexed=sum(row_counts[i] for i in covered_ids),
+                num_fragments_indexed=len(covered_ids),
+                num_fragments=len(coverage.fragments),
+                created_at=entry.created_at,
             )
         )
     return DisplayedList(descriptions, index_table, NO_INDEX)

@@ -107,6 +107,7 @@ def merge_parts(
     fragment_ids: Sequence[int],
     base: GlobalFilterEntry | None = None,
 ) -> GlobalFilterEntry:
+    """Write the filter of all parts, and of ``base`` if it is given, to a segment."""
     bloom = (
         load_global_filter(catalog, base)
         if base is not None

@@ -121,6 +121,7 @@ def _sample_zones(
         )
         if fragment_id in fragment_numbers
     )
+    # Number the zones of all runs one after another, and choose some at equal distances.
     stops = list(accumulate(int(tables[number].runs.num_zones[run]) for _, number, _, run in runs))
     num_zones = stops[-1] if stops else 0
     chosen = None
@@ -128,8 +129,8 @@ def _sample_zones(
         chosen = np.linspace(0, num_zones - 1, sample).round().astype(np.int64)
     first_zones = [np.cumsum(t.runs.num_zones) - t.runs.num_zones for t in tables]
     rows_per_zone = [table.runs.rows_per_zone() for table in tables]
-    run_starts = zip([0, *stops], stops, runs, strict=False)
-    for (fragment_number, table_number), group in groupby(run_starts, lambda item: item[2][:2]):
+    numbered_runs = zip([0, *stops], stops, runs, strict=False)
+    for (fragment_number, table_number), group in groupby(numbered_runs, lambda item: item[2][:2]):
         fragment, table, spans = known[fragment_number], tables[table_number], []
         for start, stop, (_, _, first_row, run) in group:
             if chosen is None:
@@ -143,8 +144,10 @@ def _sample_zones(
             for first, count in _split_into_spans(zones, zone_rows):
                 span_start = first_row + first * zone_rows
                 span_stop = min(span_start + count * zone_rows, run_stop)
-                zones_of_span = first_zone + first, count, zone_rows
-                spans.append(_ZoneSpan(fragment, table, *zones_of_span, span_start, span_stop))
+                span_zone = first_zone + first
+                spans.append(
+                    _ZoneSpan(fragment, table, span_zone, count, zone_rows, span_start, span_stop)
+                )
         if spans:
             yield fragment, spans
 

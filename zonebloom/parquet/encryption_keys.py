@@ -88,6 +88,7 @@ class ParquetKeys(KeyHolder):
         self.aad_prefix = aad_prefix
         if aad_prefix and not isinstance(keys, bytes):
             raise InvalidArgument("aad_prefix needs a single key; omit it with a KMS")
+        # Raise an error now, and not at the first file, if the package cryptography is missing.
         aes_gcm(bytes(16))
         self._keys = keys
         self._connection = connection or KmsConnectionConfig()

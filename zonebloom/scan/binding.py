@@ -58,7 +58,7 @@ class Binding:
                 columns={"is_true": filter}
             ).projected_schema.types[0]
         except pa.ArrowException as error:
-            if not is_applied and not self._unknown(filter):
+            if not is_applied and not self._unknown_names(filter):
                 return
             raise FilterError(
                 f"PyArrow cannot apply the filter {filter_text(filter)}: "
@@ -139,7 +139,7 @@ class Binding:
             try:
                 self._empty_dataset.scanner(columns={name: expression})
             except pa.ArrowException as error:
-                unknown = self._unknown(expression)
+                unknown = self._unknown_names(expression)
                 raise (ColumnNotFound if unknown else InvalidArgument)(
                     f"column {name!r} cannot be computed as {filter_text(expression)}: "
                     f"{self._what_is_wrong(expression, error)}"
@@ -148,11 +148,11 @@ class Binding:
             f"the columns cannot be computed: {first_error}; ask for fewer columns"
         ) from None
 
-    def _unknown(self, expression: pc.Expression) -> list[str]:
+    def _unknown_names(self, expression: pc.Expression) -> list[str]:
         return sorted((row_filter_columns(expression) or set()).difference(self._schema.names))
 
     def _what_is_wrong(self, expression: pc.Expression, error: Exception) -> str:
-        unknown_names = self._unknown(expression)
+        unknown_names = self._unknown_names(expression)
         if unknown_names:
             return _unknown_field_text(unknown_names[0], self._schema)
         for name in sorted(row_filter_columns(expression) or ()):

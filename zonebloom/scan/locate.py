@@ -361,11 +361,11 @@ def _find_rows(
 def _convert_keys(
     columns: Sequence[Column], given: Sequence[Any]
 ) -> tuple[list[pa.Array], np.ndarray, int, list[Column]]:
-    """Return the keys that rows may equal, their positions, and the number of all keys.
+    """Return the keys that rows may equal, their positions, the number of all keys, and columns.
 
     There is one array of keys per column, in the type that the column stores. Keys with a null are
-    left out, because a null equals nothing. So are keys that the types of the last result, some
-    columns, do not hold.
+    left out, because a null equals nothing. So are keys that the type of a column cannot hold. The
+    last result is the columns with such keys.
     """
     arrays = [
         checked_keys(keys, column.name, column.type)
