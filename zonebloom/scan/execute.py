@@ -458,6 +458,12 @@ class Execution:
     def _group_matches(
         self, rows: Any, is_parquet: bool, number: int, wanted: RowRanges
     ) -> MatchedRows | None:
+        """Return the matches among the wanted rows of a row group, with their offsets in it.
+
+        If the filter only tests for keys, `find_and_read` may do it all at once. Or `narrow_rows`
+        excludes rows before their values are decoded, and may decide alone which match. Otherwise
+        the filter is applied to its own columns, and the others are read where it is true.
+        """
         if not is_parquet:
             filter_table = rows.read(number, self._filter_columns, wanted)
         else:

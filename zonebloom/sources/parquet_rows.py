@@ -1,4 +1,15 @@
-"""Read some rows of a Parquet fragment page by page, with the dataset's names and types."""
+"""Read some rows of a Parquet fragment page by page, with the dataset's names and types.
+
+The first of these that can reads a column:
+
+    HitReader         finds the rows of few keys, and takes the values of flat columns there
+    PageTable         finds the rows of any keys, or takes the values of flat columns at given rows
+    NestedReader      takes lists, maps and structs, and flat columns without page locations
+    WholeRowGroups    has PyArrow decode row groups, up to the last row that is needed
+
+Kernels do the work of the first three. Reads of few rows do not load them, and leave all columns to
+the last.
+"""
 
 from __future__ import annotations
 
