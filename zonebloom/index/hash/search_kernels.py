@@ -127,8 +127,9 @@ def _bucket_and_remainder(hashed, block_bits, bucket_bits, remainder_bits):
 def find_one(words, hashes, shape, out):
     """Find the zones of one hash in its block, and return their number.
 
-    Return -1 if that needs `find_sorted`: if the hash has a posting or too many entries for
-    ``out``, or if the block contradicts itself. ``shape`` is the same as for `find_sorted`.
+    Return -1 if the table has to find them without this kernel: if the hash has a posting or too
+    many entries for ``out``, or if the block contradicts itself. ``shape`` is the same as for
+    `find_sorted`.
     """
     block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
     remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])

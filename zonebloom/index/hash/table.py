@@ -1,8 +1,17 @@
 """Look up hashes in the file of a hash index.
 
 The end of the file is read and verified when the table is opened. A lookup then reads one block,
-which has its own checksum. A damaged block counts as if its keys were in every
-zone.
+which has its own checksum. A damaged block counts as if its keys were in every zone.
+
+    hash     the first bits are the number of a slot; `_block` reads the block in it, which lies in
+             the heap if it does not fit
+    block    the next bits choose a bucket of entries
+    entry    if it has the remainder of the hash, it names a zone, or a posting in the heap with
+             the list of all zones of the hash
+
+A kernel of `search_kernels` does the last two steps, for one hash or for many sorted ones.
+`_find_in_block` does them without kernels, which take longer to load than few lookups.
+`zonebloom.index.hash.file` has the layout of each part.
 """
 
 from __future__ import annotations
@@ -278,8 +287,8 @@ class HashTable(IndexTable):
     def _search_batch(self, batch: _SlotBatch, hashes: np.ndarray) -> _BatchMatches:
         words, is_damaged = self._read_slots(batch.slots)
         slot_words = self.head.slot_bytes // 8
-        heads = words.reshape(-1, slot_words)[:, 1] & np.uint64(0xFFFFFFFF)
-        is_overflow = (heads == np.uint64(OVERFLOW)) & ~is_damaged
+        num_entries = words.reshape(-1, slot_words)[:, 1] & np.uint64(0xFFFFFFFF)
+        is_overflow = (num_entries == np.uint64(OVERFLOW)) & ~is_damaged
         matches = _BatchMatches([], [], [])
         # Leave blocks in the heap out of the search of the slots.
         self._search_words(
@@ -395,7 +404,7 @@ class HashTable(IndexTable):
             return block.words
         size = self.head.slot_bytes
         words = self._read_piece(slot_offset(slot, size), size)
-        if words is not None and int(words[1]) & 0xFFFFFFFF == OVERFLOW:
+        if words is not None and _block_sizes(words)[0] == OVERFLOW:
             words = self._overflow(words)
         if words is None:
             self._report_block()
@@ -450,7 +459,8 @@ class HashTable(IndexTable):
         words = self._block(slot)
         if words is None:
             raise self._corrupt_index("a block is damaged")
-        capacity = min(int(words[1]) & 0xFFFFFFFF, words.size * _HASH_BITS)
+        num_entries, num_postings = _block_sizes(words)
+        capacity = min(num_entries, words.size * _HASH_BITS)
         hashes, zones = np.empty(capacity, np.uint64), np.empty(capacity, np.int64)
         count = self._kernels.decode_block(words, self._shape, slot, hashes, zones)
         if count < 0:
@@ -458,7 +468,6 @@ class HashTable(IndexTable):
         marks = np.flatnonzero(zones[:count] < 0)
         if not marks.size:
             return hashes[:count], zones[:count]
-        num_postings = int(words[1]) >> 32
         # The references are the last words of a block in the heap, but not of a slot.
         first = _first_reference(words, self.head)
         references = words[first : first + 2 * num_postings].reshape(-1, 2).tolist()
@@ -524,12 +533,18 @@ def _count_words(num_bits: int) -> int:
     return -(-num_bits // 64)
 
 
+def _block_sizes(words: np.ndarray) -> tuple[int, int]:
+    """Return the numbers of entries and of postings that a block claims."""
+    sizes = int(words[1])
+    return sizes & 0xFFFFFFFF, sizes >> 32
+
+
 def _first_reference(words: np.ndarray, head: Head) -> int:
     """Return the first word of a block's references to postings.
 
     Raise `ValueError` if the block is too short.
     """
-    num_entries, num_postings = int(words[1]) & 0xFFFFFFFF, int(words[1]) >> 32
+    num_entries, num_postings = _block_sizes(words)
     first = HEAD_WORDS + _count_words(num_entries + head.shape.num_buckets)
     first += _count_words(num_entries * head.shape.entry_bits)
     if first + 2 * num_postings > words.size:
@@ -546,7 +561,7 @@ def _find_in_block(
     """
     shape = head.shape
     first_reference = _first_reference(words, head)
-    num_entries, num_postings = int(words[1]) & 0xFFFFFFFF, int(words[1]) >> 32
+    num_entries, num_postings = _block_sizes(words)
     num_bits = num_entries + shape.num_buckets
     entries_at = HEAD_WORDS + _count_words(num_bits)
     bits = np.unpackbits(
