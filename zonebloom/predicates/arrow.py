@@ -69,10 +69,14 @@ _TEXT_FUNCTIONS = {
     "starts_with": "starts_with",
     "ends_with": "ends_with",
 }
-_ARROW_COMPARISONS = {"equal": "=", "less": "<", "less_equal": "<=", "greater": ">"}
-
-
-_ARROW_COMPARISONS |= {"greater_equal": ">=", "not_equal": "!="}
+_ARROW_COMPARISONS = {
+    "equal": "=",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}
 
 
 class _ArrowColumn(NamedTuple):
@@ -210,6 +214,7 @@ class _ArrowTranslator:
             try:
                 return self._unknown_condition(node, str(meaning))
             except FilterError:
+                # It is nested too deeply to be cut out of the expression.
                 return ast.Unknown("...", str(meaning))
         assert isinstance(meaning, ast.Predicate)
         return meaning

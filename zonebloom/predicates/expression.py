@@ -68,7 +68,7 @@ def build_expression(predicate: ast.Predicate, resolve: PathResolver, exact: boo
             return ~build_expression(term, resolve, exact=True)
         case ast.Constant(value):
             return pc.scalar(pa.scalar(value, pa.bool_()))
-        case ast.Unknown(text, _, _, expression):
+        case ast.Unknown(text=text, expression=expression):
             if expression is None:
                 raise FilterError(
                     f"the meaning of {text!r} is unknown, so it cannot be evaluated; leave it out"

@@ -216,7 +216,7 @@ def _translate_node(node: Any, schema: pa.Schema) -> Any:
             )
         case {"BinaryExpr": {"left": left, "op": str(operator), "right": right}}:
             if operator not in _POLARS_COMPARISONS:
-                raise Unanswerable(f"the operator {operator} is not answered by a Bloom filter")
+                raise Unanswerable(f"the operator {operator} is not answered by an index")
             sides = _translate_node(left, schema), _translate_node(right, schema)
             return _translate_comparison(sides[0], _POLARS_COMPARISONS[operator], sides[1])
         case {"Cast": {"expr": inner, "dtype": {"Literal": dtype}}}:
@@ -240,7 +240,7 @@ def _translate_node(node: Any, schema: pa.Schema) -> Any:
             return _translate_function(function, arguments, schema)
         case {"Selector": _}:
             raise Unanswerable("a selector may stand for several columns")
-    raise Unanswerable("only columns compared with literals are answered by a Bloom filter")
+    raise Unanswerable(ast.ONLY_LITERALS)
 
 
 def _requirement_of(node: Any, schema: pa.Schema) -> ast.Predicate | None:
@@ -354,7 +354,7 @@ def _translate_function(function: Any, arguments: list[Any], schema: pa.Schema) 
             ends = _translate_node(low, schema), _translate_node(high, schema)
             return _translate_between(_translate_node(inner, schema), *ends, closed)
     name = function if isinstance(function, str) else next(iter(function), "")
-    raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
+    raise Unanswerable(f"the function {name} is not answered by an index")
 
 
 def _translate_comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
@@ -392,7 +392,7 @@ def _translate_equals(column: _PolarsColumn, value: pa.Scalar) -> ast.Predicate:
 
 def _translate_between(column: Any, low: Any, high: Any, closed: str) -> ast.Predicate:
     if not isinstance(low, pa.Scalar) or not isinstance(high, pa.Scalar):
-        raise Unanswerable("only literal bounds are answered by a Bloom filter")
+        raise Unanswerable("only literal bounds are answered by an index")
     if low.type != high.type and low.is_valid and high.is_valid:
         raise Unanswerable(f"Polars casts bounds of types {low.type} and {high.type} to another")
     lower_condition, upper_condition = (
@@ -424,7 +424,7 @@ def _translate_is_null(column: Any) -> ast.Predicate:
 
 def _translate_is_in(column: Any, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
     if not isinstance(column, _PolarsColumn):
-        raise Unanswerable("only a column looked up in a set is answered by a Bloom filter")
+        raise Unanswerable("only a column looked up in a set is answered by an index")
     null_matches = nulls_equal and values.null_count > 0
     null = _translate_is_null(column) if null_matches else ast.Constant(False)
     if values.null_count == len(values):
@@ -567,7 +567,7 @@ def _parse_literal_set(node: Any) -> pa.Array:
         case {"Literal": {"Scalar": {"List": data}}}:
             column = _read_ipc_column(data)
         case _:
-            raise Unanswerable("only a set of literals is answered by a Bloom filter")
+            raise Unanswerable("only a set of literals is answered by an index")
     if pt.is_dictionary(column.type):
         column = decode_dictionary(column)
     return column.cast(without_views(column.type))
