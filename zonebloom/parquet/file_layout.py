@@ -137,8 +137,8 @@ class FilePages:
 
         Include the locations of the named columns, or if ``names`` is None those known already.
         """
-        groups = []
-        subset = FilePages(self.schema, ())
+        groups: list[RowGroup] = []
+        pages: dict[tuple[int, int], PageLocations | None] = {}
         for number, group in enumerate(self.row_groups):
             if not rows.window(group.first_row, group.first_row + group.num_rows):
                 groups.append(group._replace(chunks=()))
@@ -147,7 +147,7 @@ class FilePages:
             for leaf, schema_leaf in enumerate(self.schema.leaves):
                 is_wanted = names is None or self.schema.names[schema_leaf.field] in names
                 if is_wanted and (names is not None or (number, leaf) in self._pages):
-                    subset._pages[number, leaf] = self.locations(number, leaf)
-        subset.row_groups = tuple(groups)
-        subset.group_rows, subset.num_rows = self.group_rows, self.num_rows
+                    pages[number, leaf] = self.locations(number, leaf)
+        subset = FilePages(self.schema, tuple(groups))
+        subset._pages = pages
         return subset

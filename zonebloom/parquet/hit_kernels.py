@@ -237,13 +237,13 @@ def find_hits(
     count = page_bounds[1]
     if flags[0] & HAS_INDICES and not dictionary_hits.shape[0]:
         return NEEDS_DICTIONARY
-    num_found = num_present = i = 0
+    num_found = num_rows = i = 0
     while i < count:
         # Pages of one encoding are searched together.
         stop = i
         are_indices = is_dictionary_encoding(pages[i].encoding)
         while stop < count and is_dictionary_encoding(pages[stop].encoding) == are_indices:
-            num_present += pages[stop].num_rows
+            num_rows += pages[stop].num_rows
             stop += 1
         part, out = pages[i:stop], positions[num_found:]
         if are_indices:
@@ -261,7 +261,7 @@ def find_hits(
     if levels[0] >= 0 and num_found:
         if num_found > rows.shape[0]:
             return REFUSED
-        num_found = rows_of_values(present[:num_present], pages, positions, 0, rows)
+        num_found = rows_of_values(present[:num_rows], pages, positions, 0, rows)
         if num_found < 0:
             return REFUSED
         return rows_within(range_starts, range_stops, rows[:num_found])

@@ -188,7 +188,7 @@ def _value_node(
             _node(child, kind.field(i).type, stored.field(i).type, types, levels)
             for i, child in enumerate(element.children)
         ]
-        return _struct_node(element, kind, levels, outer, tuple(children))
+        return _node_at(element, kind, levels, outer, tuple(children))
     repeated = element.children[0]
     if len(element.children) != 1 or repeated.repetition != _REPEATED:
         raise Undecodable
@@ -238,25 +238,25 @@ def _leaf_node(
         leaf = leaf_type(column, value_type, stored)
         if leaf is None:
             raise Undecodable
-    return _struct_node(element, kind, levels, outer)._replace(leaf=leaf)
+    return _node_at(element, kind, levels, outer)._replace(leaf=leaf)
 
 
-def _struct_node(
+def _node_at(
     element: _Element,
     kind: pa.DataType,
     levels: _Levels,
     outer: _Levels,
     children: tuple[Node, ...] = (),
 ) -> Node:
+    """Return the node of an element, without what only leaves and lists have."""
     is_nullable = levels.definition > outer.definition
-    minimum = outer.item_levels[-1]
-    valid = levels.definition if is_nullable else minimum
+    min_definition = outer.item_levels[-1]
     return Node(
         kind,
         element.leaves,
         outer.repetition,
-        minimum,
-        valid,
+        min_definition,
+        valid_definition=levels.definition if is_nullable else min_definition,
         max_definition=levels.definition,
         item_levels=levels.item_levels,
         children=children,
@@ -270,7 +270,7 @@ def _list_node(
     outer: _Levels,
     children: tuple[Node, ...],
 ) -> Node:
-    node = _struct_node(element, kind, levels, outer, children)
+    node = _node_at(element, kind, levels, outer, children)
     return node._replace(item_definition=levels.definition + 1)
 
 

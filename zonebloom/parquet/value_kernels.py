@@ -87,7 +87,7 @@ def find_indices(pages, hits_of, positions):
 
 
 @inlined
-def _indices(address, size, count, encoding, positions, num_positions):
+def _replace_by_indices(address, size, count, encoding, positions, num_positions):
     """Replace positions in a page of dictionary indices by these indices. Return 0, or -1."""
     if count == 0:
         return 0
@@ -133,7 +133,7 @@ def check_values(pages, width, are_indices):
         address = np.uint64(pages[page].address)
         size, count = pages[page].size, pages[page].num_stored
         if are_indices:
-            if _indices(address, size, count, pages[page].encoding, nothing, 0) < 0:
+            if _replace_by_indices(address, size, count, pages[page].encoding, nothing, 0) < 0:
                 return -1
         elif width:
             if count * width > size:
@@ -247,7 +247,10 @@ def take_values(
                 continue
             if is_indices:
                 encoding = pages[page].encoding
-                if _indices(address, size, count, encoding, positions, num_positions) < 0:
+                status = _replace_by_indices(
+                    address, size, count, encoding, positions, num_positions
+                )
+                if status < 0:
                     return -1
                 source = np.uint64(dictionaries[leaf, DICTIONARY])
                 text_starts = np.uint64(dictionaries[leaf, OFFSETS])
