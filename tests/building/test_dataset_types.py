@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import csv
 from support.e2e_helpers import (
     array_of,
     assert_equals_pyarrow,
@@ -322,29 +321,6 @@ def test_the_error_names_a_refused_type_and_an_alternative(
     assert isinstance(caught.value, TypeError)
     assert str(ds.schema.field("key").type) in str(caught.value)
     assert listing(tmp_path) == before
-
-
-@pytest.mark.parametrize("format", ["csv", "json"])
-def test_other_formats_are_indexed_and_searched(tmp_path: Path, format: str):
-    rows = 3000
-    table = numbered(0, rows, key=pa.array([f"k{i}" for i in range(rows)]))
-    folder = tmp_path / "files"
-    folder.mkdir()
-    for number in range(2):
-        path = str(folder / f"{number}.{format}")
-        part = table.slice(number * rows // 2, rows // 2)
-        if format == "json":
-            with open(path, "w") as file:
-                file.writelines(
-                    f'{{"row": {row["row"]}, "key": "{row["key"]}"}}\n' for row in part.to_pylist()
-                )
-        else:
-            csv.write_csv(part, path)
-    ds = zb.dataset(folder, format)
-    build(ds, "key", number_of_items=100)
-    source = pads.dataset(folder, format=format)
-    for key in ("k0", "k1499", "k1500", "k2999", "absent"):
-        assert_equals_pyarrow(ds, source, f"key = '{key}'", pc.field("key") == key)
 
 
 @pytest.fixture

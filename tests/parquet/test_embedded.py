@@ -18,7 +18,6 @@ import pytest
 from support.e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
 
 import zonebloom as zb
-from zonebloom.catalog.freshness import wait_for_rest
 from zonebloom.cli import main as cli
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.plan import ScanStats
@@ -115,16 +114,6 @@ def test_polars_and_the_command_line_use_filters_on_request(
         assert json.loads(capsys.readouterr().out)["skipped"] == skipped
         assert cli.main(["lookup", str(folder), "id = 12340", *option]) == 0
         assert "1234" in capsys.readouterr().out
-
-
-def test_files_without_filters_are_opened_once(tmp_path: Path) -> None:
-    for number in range(FILES):
-        write(tmp_path / f"part-{number}.parquet", table(number * ROWS))
-    ds = zb.dataset(tmp_path, embedded_filters=True)
-    # What is read of a file just written is not kept, because another write may not show.
-    wait_for_rest([present.identity for present in ds.opened.look().fragments])
-    assert_equals_pyarrow(ds, tmp_path, ID == 12340, ID == 12340)
-    assert ds.scanner(filter=ID == 12340).plan().data_reads == 0
 
 
 def test_embedded_filters_are_used_for_files_that_the_index_lacks(folder: Path) -> None:

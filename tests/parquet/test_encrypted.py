@@ -14,7 +14,7 @@ import pytest
 from pyarrow.parquet import encryption
 
 import zonebloom as zb
-from zonebloom.errors import FragmentUnreadable, InvalidArgument
+from zonebloom.errors import InvalidArgument
 
 ROWS = 40_000
 
@@ -74,11 +74,6 @@ def test_lookups_equal_pyarrow_and_the_plan_shows_read_row_groups(source):
     plan = dataset.scanner(filter="id = 77").analyze_plan()
     assert "1 row group read whole: " in plan
     assert "encrypted, and parquet_keys is not given" in plan
-
-
-def test_an_error_without_keys_names_the_file(source):
-    with pytest.raises(FragmentUnreadable, match=r"part-\d\.parquet"):
-        zb.dataset(source.files).create_scalar_index("id", plaintext=True, spark=False)
 
 
 @pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])

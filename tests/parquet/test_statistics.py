@@ -350,11 +350,3 @@ def test_valid_statistics_still_skip_row_groups(tmp_path: Path) -> None:
     ):
         assert ds.to_table(filter=condition).equals(all_rows.filter(condition))
         assert count_read_bytes(ds, condition) < all_bytes / 4, str(condition)
-
-
-def test_float16_is_compared_by_value(tmp_path: Path) -> None:
-    values = np.arange(100).astype(np.float16)
-    pq.write_table(pa.table({"h": values, "n": range(100)}), tmp_path / "data.parquet")
-    ds = zb.dataset(tmp_path)
-    for text, count in (("h = 7.0", 1), ("h > 90 AND n <> 95", 8), ("h IN (1, 2)", 2)):
-        assert ds.count_rows(text) == ds.count_rows(text, use_scalar_index=False) == count

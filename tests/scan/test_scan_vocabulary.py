@@ -189,29 +189,6 @@ def test_columns_are_computed_as_duckdb_computes_them(ds: zb.Dataset, table: pa.
         assert rows["x"].to_pylist() == [oracle(row) for row in matches]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"order_by": 5}, "order_by"),
-        ({"order_by": [("id", "up")]}, "a key of order_by"),
-        ({"order_by": [("id",)]}, "a key of order_by"),
-        ({"order_by": "nothing"}, "no column 'nothing'"),
-        ({"offset": -1}, "offset"),
-        ({"with_row_address": 1}, "with_row_address"),
-        ({"columns": {"x": "nothing + 1"}}, "nothing"),
-        ({"columns": {"x": "upper("}}, "cannot read"),
-        ({"columns": {"x": 5}}, "give SQL, or a pyarrow Expression"),
-    ],
-)
-def test_wrong_options_are_refused_before_anything_is_read(
-    ds: zb.Dataset, options: dict[str, Any], words: str
-):
-    with pytest.raises(
-        (errors.InvalidArgument, errors.ColumnNotFound, errors.FilterError), match=words
-    ):
-        ds.scanner(**options)
-
-
 def test_types_without_an_order_and_a_taken_name_are_refused(tmp_path: Path):
     table = pa.table({"list": [[1]], "_rowaddr": [5], "view": pa.array(["b"], pa.string_view())})
     pq.write_table(table, tmp_path / "0.parquet")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as pads
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from support.e2e_helpers import numbered, write_files
@@ -75,15 +74,6 @@ def test_list_order_is_kept_in_the_scan(folder: Path):
     assert numbers == [*range(10, 15), *range(5)]
 
 
-def test_file_system_argument(folder: Path):
-    below = pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem())
-    for source in ("d", ["d/part-000.parquet", "d/part-001.parquet"]):
-        ds = discover_source(source, filesystem=below)
-        assert ds.root == "d"
-        assert ds.fragments[-1].key.startswith("part-00")
-        assert None not in ds.identities()
-
-
 def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
     table = pa.table({"id": range(20), "day": [i % 3 for i in range(20)]})
     pads.write_dataset(
@@ -124,17 +114,6 @@ def test_missing_sources_raise(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [42, None, b"bytes", {"a": 1}, object],
-    ids=lambda source_value: type(source_value).__name__,
-)
-def test_objects_that_are_no_dataset_raise(source: object):
-    with pytest.raises(errors.SourceError, match="is not a dataset; give a folder") as caught:
-        zb.dataset(source)
-    assert isinstance(caught.value, OSError)
-
-
 def test_an_open_dataset_is_refused(folder: Path):
     with pytest.raises(errors.InvalidArgument, match="open already"):
         zb.dataset(zb.dataset(folder))
@@ -143,11 +122,6 @@ def test_an_open_dataset_is_refused(folder: Path):
 def test_dataset_in_memory_raises_with_advice():
     with pytest.raises(errors.SourceError, match="InMemoryDataset does not consist of files"):
         zb.dataset(pads.dataset(pa.table({"a": [1]})))
-
-
-def test_unknown_format_raises_with_the_known_ones(tmp_path: Path):
-    with pytest.raises(errors.InvalidArgument, match="format is 'xlsx'; it is one of parquet"):
-        discover_source(tmp_path, "xlsx")
 
 
 def test_files_without_a_common_folder_need_an_index_dir(tmp_path: Path):

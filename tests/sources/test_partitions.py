@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from support.helpers import cases, copy_dataset
 
 import zonebloom as zb
-from zonebloom.cli.main import main
 from zonebloom.errors import FilterError, InvalidArgument, StaleIndexWarning
 
 ROWS = 6_000
@@ -130,17 +129,6 @@ def test_path_pruning_keeps_matching_fragments(folder, filter, fragments):
     assert len(plan.fragments) == fragments
     assert plan.skipped == 16 - fragments
     assert plan.index_bytes == 0
-
-
-def test_each_branch_keeps_its_own_fragments(folder):
-    ds = zb.dataset(folder)
-    table = ds.to_table(columns=["id", "year"])
-    years = dict(zip(*(table[name].to_pylist() for name in ("id", "year")), strict=True))
-    (first, year), (second, _) = [item for item in years.items() if item[1] is not None][:2]
-    filter = f"(year = {year} AND id = {first}) OR (year IS NULL AND id = {second})"
-    paths = ds.search(filter).to_table()["path"].to_pylist()
-    assert paths
-    assert all(f"year={year}/" in path or "year=__HIVE" in path for path in paths)
 
 
 def test_no_index_is_opened_if_paths_prune_all_files(folder):
@@ -381,26 +369,3 @@ def test_a_column_of_some_paths_is_read_from_the_other_files(tmp_path, kind, is_
     ]:
         assert ds.count_rows(filter) == wanted.sum(), filter
     assert "k_idx" in str(ds.scanner(filter="k = 17").explain_plan())
-
-
-def test_a_refused_comparison_names_the_inference_of_types(tmp_path):
-    for day in ("2025-02-26", "2025-02-27"):
-        folder = tmp_path / "days" / f"day={day}"
-        folder.mkdir(parents=True)
-        pq.write_table(pa.table({"id": [1]}), folder / "0.parquet")
-    date = dt.date(2025, 2, 26)
-    for filter in (
-        "day = DATE '2025-02-26'",
-        "id = 1 AND year(day) = 2025",
-        pc.field("day") == date,
-        [("day", "=", date)],
-    ):
-        with pytest.raises(FilterError, match=r'partitioning="infer" .* date32'):
-            zb.dataset(tmp_path / "days").to_table(filter=filter)
-        assert zb.dataset(tmp_path / "days", partitioning="infer").count_rows(filter) > 0
-    with pytest.raises(FilterError) as refusal:
-        zb.dataset(tmp_path / "days").to_table(filter="id = 'text'")
-    assert "infer" not in str(refusal.value)
-    lookup = ["lookup", str(tmp_path / "days"), "day = DATE '2025-02-26'"]
-    assert main(lookup) != 0
-    assert main([*lookup, "--partitioning", "infer"]) == 0

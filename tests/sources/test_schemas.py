@@ -121,18 +121,6 @@ def test_rows_equal_those_of_pyarrow(
         assert [index.column for index in indices] == [column]
 
 
-def test_take_returns_rows_of_the_union(folder: tuple[Path, str]) -> None:
-    path, format = folder
-    ds = zb.dataset(path, format, schema="union")
-    build(ds, "later", number_of_items=10)
-    candidates = ds.search("later = 'name 42'").to_table().to_pylist()
-    assert [candidate["stop"] - candidate["start"] for candidate in candidates] == [10]
-    address = (candidates[0]["fragment_id"] << 32) + candidates[0]["start"] + 2
-    expected = {"row": 42, "id": 42, "x": 14.0, "later": "name 42"}
-    assert ds.take_rows([address]).to_pylist() == [expected]
-    assert ds.take_rows([0]).to_pylist() == [{"row": 0, "id": 0, "x": 0.0, "later": None}]
-
-
 PROMOTED: list[tuple[pa.Array, pa.Array, Any]] = [
     (pa.array([1, 2], "i1"), pa.array([300, 2], "i4"), 2),
     (pa.array([1, 2], "u4"), pa.array([-1, 2], "i1"), 2),

@@ -20,9 +20,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
+from support.format_decryption import decrypt
 from support.helpers import THOROUGH, index_folder
 
 import zonebloom as zb
@@ -80,18 +80,6 @@ def assert_right(ds: zb.Dataset) -> None:
 # The format
 
 
-def by_the_book(key: bytes, key_id: str, name: str, stored: bytes) -> bytes:
-    """Decrypt a file module by module, by the description of the format only."""
-    assert stored[:64] == (b"ZBSEALED" + key_id.encode()).ljust(64, b"\0")
-    rest, number, data = stored[64:], 0, b""
-    while rest:
-        module, rest = rest[: 12 + MODULE + 16], rest[12 + MODULE + 16 :]
-        additional_data = f"{key_id}\0{name}\0{number}\0{int(not rest)}".encode()
-        data += AESGCM(key).decrypt(module[:12], module[12:], additional_data)
-        number += 1
-    return data
-
-
 SIZES = st.one_of(
     st.integers(0, 3 * MODULE), st.sampled_from([0, 1, MODULE - 1, MODULE, MODULE + 1, 2 * MODULE])
 )
@@ -103,7 +91,7 @@ def test_an_encrypted_file_follows_the_format_and_reads_as_its_data(size, key_id
     key_id = key_id.replace("\0", "0")
     cipher = FileCipher("/index", zb.Encryption(key_id, {key_id: key}))
     stored = cipher.encrypt("/index/segments/a%/file", content)
-    assert by_the_book(key, key_id, "segments/a%/file", stored) == content
+    assert decrypt(stored, "segments/a%/file", {key_id: key}) == content
     assert cipher.decrypt("/index/segments/a%/file", stored) == content
     filesystem = pafs._MockFileSystem()
     filesystem.create_dir("/index/segments/a%")
@@ -131,7 +119,7 @@ def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     with closing(EncryptingStream(open(path, "wb"), cipher, path)) as sink:
         for start in range(0, size, 1000):
             sink.write(content[start : start + 1000])
-    assert by_the_book(KEY, "key one", "file", Path(path).read_bytes()) == content
+    assert decrypt(Path(path).read_bytes(), "file", {"key one": KEY}) == content
     assert view.read_whole(path, size) == content
     at_random = open_random_access(view, path, ReadCounter(), None)
     rng = np.random.default_rng(size)
