@@ -32,7 +32,7 @@ from zonebloom.predicates.polars import (
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
-from zonebloom.scan.recheck import is_key_test, narrow_filter
+from zonebloom.scan.recheck import is_key_test
 from zonebloom.sources.column_batches import require_fitting_type
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
@@ -166,13 +166,10 @@ class _Reader:
         request = replace(
             request,
             filter=row_filter,
-            predicate=plan.narrow_predicate,
+            predicate=plan.predicate,
             is_predicate_exact=is_key_test(row_filter, predicate, schema),
         )
-        if plan.narrow_lists:
-            narrow = narrow_filter(row_filter, plan.narrow_lists, schema)
-            request = replace(request, narrow_filter=narrow)
-        return request, plan.fragments
+        return plan.narrowed(request, schema), plan.fragments
 
     def _is_read_whole(self, part: FragmentPlan) -> bool:
         """Return whether Polars itself should read all of a fragment."""

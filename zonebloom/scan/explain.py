@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from zonebloom.base.display import (
     NO_BOUNDS,
@@ -20,8 +22,8 @@ from zonebloom.base.pickling import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text, time_text
 from zonebloom.predicates import IsIn, Predicate, RowFilter
-from zonebloom.predicates.ast import replace_leaves
-from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
+from zonebloom.scan.plan import FileZones, FragmentPlan, Request, ScanStats
+from zonebloom.scan.recheck import narrow_filter, narrow_predicate
 
 if TYPE_CHECKING:
     from zonebloom.sources.source import Source
@@ -107,13 +109,15 @@ class ScanPlan(ProcessBound, Displayed):
     source: Source | None = field(default=None, repr=False)
     paths: frozenset[str] | None = field(default=None, repr=False)
 
-    @property
-    def narrow_predicate(self) -> Predicate | None:
-        """Return the predicate without keys that no row holds, if indices found such keys."""
-        if self.predicate is None:
-            return None
-        lists = {id(leaf): narrow for leaf, narrow in self.narrow_lists}
-        return replace_leaves(self.predicate, lambda leaf: lists.get(id(leaf), leaf))
+    def narrowed(self, request: Request, schema: pa.Schema) -> Request:
+        """Return a request of this plan without keys that no row holds, if indices found such."""
+        if self.predicate is None or not self.narrow_lists:
+            return request
+        return replace(
+            request,
+            predicate=narrow_predicate(self.predicate, self.narrow_lists),
+            narrow_filter=narrow_filter(request.filter, self.narrow_lists, schema),
+        )
 
     @property
     def skipped(self) -> int:

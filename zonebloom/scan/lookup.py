@@ -24,7 +24,7 @@ from zonebloom.scan.key_values import (
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_fragments
-from zonebloom.scan.recheck import gather
+from zonebloom.scan.recheck import gather, narrow_predicate
 from zonebloom.sources.column_batches import Column
 from zonebloom.values.normal_types import normalized_type
 
@@ -56,7 +56,7 @@ def lookup_keys(
         request = Request(
             names_to_read,
             column_keys,
-            predicate=search.narrow_predicate,
+            predicate=narrow_predicate(search.predicate, search.narrow_lists),
             is_predicate_exact=True,
         )
         batches = Execution(opened.source, request).batches(fragments)

@@ -24,7 +24,7 @@ from zonebloom.predicates import (
     row_filter_columns,
 )
 from zonebloom.predicates.arrow_form import expression_text
-from zonebloom.predicates.ast import LeafPredicate, bound_by_leaves
+from zonebloom.predicates.ast import LeafPredicate, bound_by_leaves, replace_leaves
 from zonebloom.predicates.duckdb_engine import DuckDBExpression, evaluate_by_duckdb
 from zonebloom.predicates.evaluate import (
     cast_table,
@@ -154,13 +154,20 @@ def is_key_test(filter: RowFilter | None, predicate: Predicate, schema: pa.Schem
     return if_else(column.is_valid(), is_key, null).equals(filter)
 
 
+def narrow_predicate(predicate: Predicate, narrow_lists: Sequence[tuple[IsIn, IsIn]]) -> Predicate:
+    """Return a predicate without keys of long lists that no row of a snapshot holds.
+
+    It is true for the same rows, unless a file changes after the snapshot. ``narrow_lists`` are
+    long lists in the predicate, and the same without such keys.
+    """
+    lists = {id(leaf): narrow for leaf, narrow in narrow_lists}
+    return replace_leaves(predicate, lambda leaf: lists.get(id(leaf), leaf)) if lists else predicate
+
+
 def narrow_filter(
     filter: RowFilter | None, narrow_lists: Sequence[tuple[IsIn, IsIn]], schema: pa.Schema
 ) -> RowFilter | None:
-    """Return the filter without keys of long lists that no row holds, or None if that is unknown.
-
-    ``narrow_lists`` are long lists in the predicate of the filter, and the same without such keys.
-    """
+    """Return a filter without the keys that `narrow_predicate` leaves out, or None if unknown."""
     if isinstance(filter, PolarsFilter):
         return filter.with_lists(narrow_lists, schema)
     return None

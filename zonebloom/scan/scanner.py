@@ -37,7 +37,7 @@ from zonebloom.scan.plan import (
     Request,
     ScanStats,
 )
-from zonebloom.scan.recheck import Columns, filter_text, gather, is_key_test, narrow_filter
+from zonebloom.scan.recheck import Columns, filter_text, gather, is_key_test
 from zonebloom.storage.files import ReadCounter
 
 # Paths of files, or fragments that have a path.
@@ -336,15 +336,7 @@ class Scanner(ProcessBound, Displayed):
         row_filter = self._request.filter
         batches: Iterable[pa.RecordBatch] = ()
         if plan.fragments and wants_rows:
-            request = self._request
-            if plan.narrow_lists:
-                request = replace(
-                    request,
-                    predicate=plan.narrow_predicate,
-                    narrow_filter=narrow_filter(
-                        request.filter, plan.narrow_lists, self._source.schema
-                    ),
-                )
+            request = plan.narrowed(self._request, self._source.schema)
             execution = Execution(self._source, request, counter, stats)
             if request.has_addresses:
                 batches = execution.batches_with_addresses(plan.fragments)

@@ -41,7 +41,6 @@ from zonebloom.predicates.ast import (
     Predicate,
     Unknown,
     fold_predicate,
-    replace_leaves,
 )
 from zonebloom.predicates.tuples import with_tuples
 from zonebloom.scan.binding import unknown_column_text
@@ -103,17 +102,6 @@ class Search:
             for leaf, existing in self.existing_keys.values()
             if isinstance(leaf, IsIn)
         )
-
-    @property
-    def narrow_predicate(self) -> Predicate:
-        """Return the predicate without keys that no row of the snapshot holds.
-
-        It is true for the same rows as the predicate, unless a file changes after the snapshot.
-        """
-        lists = {id(leaf): narrow for leaf, narrow in self.narrow_lists}
-        if not lists:
-            return self.predicate
-        return replace_leaves(self.predicate, lambda leaf: lists.get(id(leaf), leaf))
 
 
 def search_indices(
