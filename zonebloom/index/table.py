@@ -34,7 +34,7 @@ def require_zone_rows(number_of_items: object) -> None:
     """Raise `InvalidArgument` if a zone cannot have so many rows."""
     is_number = isinstance(number_of_items, int) and not isinstance(number_of_items, bool)
     if not is_number or not 1 <= number_of_items <= MAX_ROWS_PER_FRAGMENT:
-        advice = f"give a whole number from 1 to {MAX_ROWS_PER_FRAGMENT:,}"
+        advice = f"give a whole number, at least 1 and at most {MAX_ROWS_PER_FRAGMENT:,} rows"
         raise arguments.invalid_value(number_of_items, "number_of_items", advice)
 
 
