@@ -69,6 +69,7 @@ def test_zones_are_those_that_may_hold_the_values(case):
     table = table_of(kind, values)
     stored = column(kind, values)
     assert len(table) == -(-len(values) // ITEMS)
+    bounds = table.bounds
     zones = [
         [order(stored[i]) for i in range(start, min(start + ITEMS, len(values)))]
         for start in range(0, len(values), ITEMS)
@@ -80,29 +81,30 @@ def test_zones_are_those_that_may_hold_the_values(case):
         for symbol, holds in ORDER.items():
             leaf = Compares(("x",), symbol, scalar)
             check(
-                table.zones_where_true(kind, leaf),
+                bounds.zones_where_true(kind, leaf),
                 [any(v is not None and holds(v, wanted) for v in zone) for zone in zones],
                 is_tight=not any(isinstance(v, bytes) and len(v) > 60 for z in zones for v in z),
             )
             check(
-                table.zones_where_false(kind, leaf),
+                bounds.zones_where_false(kind, leaf),
                 [any(v is None or not holds(v, wanted) for v in zone) for zone in zones],
             )
         leaf = Equals(("x",), scalar)
-        check(table.zones_where_true(kind, leaf), [wanted in zone for zone in zones])
+        check(bounds.zones_where_true(kind, leaf), [wanted in zone for zone in zones])
         check(
-            table.zones_where_false(kind, leaf),
+            bounds.zones_where_false(kind, leaf),
             [any(v != wanted for v in zone) for zone in zones],
         )
     if scalars and not isinstance(kind, pa.DictionaryType | pa.UuidType):
         wanted_values = [order(scalar) for scalar in scalars]
         leaf = IsIn(("x",), pa.array(literals, kind), null_matches=False)
         expected = [any(v is not None and v in wanted_values for v in zone) for zone in zones]
-        check(table.zones_where_true(kind, leaf), expected)
+        check(bounds.zones_where_true(kind, leaf), expected)
     nulls = [any(not stored[i].is_valid for i in zone_rows(n, values)) for n in range(len(zones))]
-    assert table.zones_where_true(kind, IsNull(("x",))).tolist() == np.flatnonzero(nulls).tolist()
+    assert bounds.zones_where_true(kind, IsNull(("x",))).tolist() == np.flatnonzero(nulls).tolist()
     others = [any(stored[i].is_valid for i in zone_rows(n, values)) for n in range(len(zones))]
-    assert table.zones_where_false(kind, IsNull(("x",))).tolist() == np.flatnonzero(others).tolist()
+    zones_with_others = bounds.zones_where_false(kind, IsNull(("x",)))
+    assert zones_with_others.tolist() == np.flatnonzero(others).tolist()
 
 
 def zone_rows(number: int, values: list) -> range:
@@ -216,15 +218,15 @@ def test_an_index_is_refreshed_merged_validated_and_described(folder):
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_a_validation_finds_values_that_the_bounds_exclude(kind):
     low, high = VALUES[kind][0], [v for v in VALUES[kind] if not is_nan(v)][-1]
-    table = table_of(kind, [low, None, low, low, high])
+    bounds = table_of(kind, [low, None, low, low, high]).bounds
     stored = hashed_values(column(kind, [low, None, low, low, high]))
-    assert not table.excludes(0, stored.slice(0, 4))
-    assert not table.excludes(1, stored.slice(4))
-    assert table.excludes(0, stored.slice(4))
-    assert table.excludes(1, stored.slice(0, 1))
+    assert not bounds.excludes(0, stored.slice(0, 4))
+    assert not bounds.excludes(1, stored.slice(4))
+    assert bounds.excludes(0, stored.slice(4))
+    assert bounds.excludes(1, stored.slice(0, 1))
     # A part of a zone may have no null, but the whole zone must have it.
-    assert not table.excludes(0, stored.slice(2, 2))
-    assert table.excludes(0, pa.concat_arrays([stored.slice(2, 2), stored.slice(2, 2)]))
+    assert not bounds.excludes(0, stored.slice(2, 2))
+    assert bounds.excludes(0, pa.concat_arrays([stored.slice(2, 2), stored.slice(2, 2)]))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def test_a_zone_map_has_the_bytes_of_lance(kind, tmp_path):
     for value in known:
         if not is_nan(value):
             leaf = Equals(("x",), pa.scalar(value, kind))
-            zones = [part.zones_where_true(kind, leaf).tolist() for part in (read, mine)]
+            zones = [part.bounds.zones_where_true(kind, leaf).tolist() for part in (read, mine)]
             assert zones[0] == zones[1]
     other = lance.write_dataset(table, tmp_path / "other")
     other = commit_to_lance(other, "x", ds.opened.indices["x_idx"].tables())
@@ -286,9 +288,9 @@ def test_lances_missing_bounds_are_unknown(tmp_path):
     (path,) = glob.glob(f"{tmp_path}/_indices/*/zonemap.lance")
     read = from_lance(path)
     leaf = Equals(("x",), pa.scalar(b"ab"))
-    assert read.zones_where_true(pa.binary(2), leaf).tolist() == [0]
+    assert read.bounds.zones_where_true(pa.binary(2), leaf).tolist() == [0]
     within = IsIn(("x",), pa.array([b"ab", b"zz"]))
-    assert read.zones_where_true(pa.binary(2), within).tolist() == [0]
+    assert read.bounds.zones_where_true(pa.binary(2), within).tolist() == [0]
 
 
 def test_text_that_is_not_utf8_is_kept(tmp_path):

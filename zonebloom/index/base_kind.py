@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from zonebloom.base.arguments import short_repr
 from zonebloom.catalog.model import Segment
-from zonebloom.catalog.store import Catalog, read_file
+from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.table import IndexTable, WrittenTable
 from zonebloom.predicates.ast import Compares, LeafPredicate
@@ -56,7 +56,7 @@ class IndexKind(ABC):
         Whether a file is opened by reading its end, and searched by reading parts. Files of other
         kinds are read whole.
     takes_values : bool
-        Whether its writers take `ColumnValues`, and its tables are `ValueTable`. Otherwise they
+        Whether its writers take `ColumnValues`, and its tables compare values. Otherwise they
         take and search hashes.
     finds_few_zones : bool
         Whether a table goes from a key to its few zones. Otherwise it tests each zone, and many
@@ -146,8 +146,7 @@ class IndexKind(ABC):
         path: str,
         report: Callable[[CorruptIndex], None] | None,
     ) -> IndexTable:
-        store = catalog.decrypted_store
-        return self.table_of(read_file(store, path, segment.num_bytes, segment.checksum), path)
+        return self.table_of(catalog.read(path, segment.num_bytes, segment.checksum), path)
 
     def table_of(self, content: pa.Buffer, path: str) -> IndexTable:
         """Return the table in a file that is read whole."""

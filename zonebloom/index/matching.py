@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +33,13 @@ from zonebloom.index.row_keys.rules import (
     KeyRule,
     rule_of,
 )
-from zonebloom.index.table import IndexTable, ValueQuestion, ValueTable, ZoneRuns
-from zonebloom.index.zone_map.table import read_zone_map, zone_map_schema
+from zonebloom.index.table import (
+    HashedTable,
+    IndexTable,
+    ValueQuestion,
+    ZoneRuns,
+)
+from zonebloom.index.zone_map.table import ZoneMapTable, read_zone_map, zone_map_schema
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
 
 if TYPE_CHECKING:
@@ -268,6 +273,7 @@ class IndexView:
     def __init__(self, index: LoadedIndex, known_ids: frozenset[int], universe: RowRanges):
         self.index = index
         self._tables = index.tables()
+        self._hashed_tables = [table for table in self._tables if isinstance(table, HashedTable)]
         self._known_ids = np.fromiter(known_ids, dtype=np.uint64, count=len(known_ids))
         # The runs of each table, with a mask of those that belong to known fragments.
         self._parts = parts = [(t.runs, self._is_known(t.runs.fragment_ids)) for t in self._tables]
@@ -310,8 +316,9 @@ class IndexView:
         """Return the rows of zones where a condition may be true, or false, and uncovered rows."""
         bounds = []
         for table in self._tables:
-            if isinstance(table, ValueTable):
-                find = table.zones_where_true if is_true else table.zones_where_false
+            if isinstance(table, ZoneMapTable):
+                stored: Any = table.bounds
+                find = stored.zones_where_true if is_true else stored.zones_where_false
                 bounds.append(self._bounds(table, find(question.column_type, question.leaf)))
         return self._rows(bounds) if bounds else self.uncovered
 
@@ -323,7 +330,7 @@ class IndexView:
     def rows_with_any(self, hashes: np.ndarray) -> RowRanges:
         """Return the rows of zones that may hold any of the hashes, and all rows not covered."""
         bounds = []
-        for table, zones in zip(self._tables, self._find(hashes), strict=True):
+        for table, zones in zip(self._hashed_tables, self._find(hashes), strict=True):
             # Most tables do not hold the key.
             if zones.size:
                 bounds.append(self._bounds(table, zones))
@@ -331,7 +338,7 @@ class IndexView:
 
     def _find(self, hashes: np.ndarray) -> Iterable[np.ndarray]:
         """Return the zones of each table that may hold any of the hashes."""
-        tables = self._tables
+        tables = self._hashed_tables
         if len(tables) == 1:
             return (tables[0].find(hashes),)
         is_in_memory = all(table.loaded_bytes >= table.num_bytes for table in tables)
@@ -353,7 +360,7 @@ class IndexView:
 
         An item is the positions of hashes, and the fragment ids and first rows of zones.
         """
-        for table in self._tables:
+        for table in self._hashed_tables:
             for keys, zones in table.pairs(hashes):
                 fragment_ids, starts, _ = table.runs.locate(zones)
                 used = slice(None) if self._all_known else self._is_known(fragment_ids)
@@ -362,7 +369,7 @@ class IndexView:
     def zones(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return fragment ids and first rows of the zones that may hold any of the hashes."""
         parts = [np.empty(0, dtype=np.int64)]
-        parts += [self._bounds(table, table.find(hashes))[0] for table in self._tables]
+        parts += [self._bounds(table, table.find(hashes))[0] for table in self._hashed_tables]
         firsts = np.concatenate(parts).astype(np.uint64)
         return firsts >> np.uint64(OFFSET_BITS), firsts & np.uint64((1 << OFFSET_BITS) - 1)
 

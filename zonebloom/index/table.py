@@ -1,8 +1,8 @@
-"""The base class of the opened files of an index, with zones that are searched by hashes of keys.
+"""The base classes of the opened files of an index, with zones that are searched for keys.
 
 A table is the file that one segment of an index has. A writer makes it of `ZonePart`, which are
 hashes or values of consecutive rows of a fragment. Each kind of index derives its own table from
-`IndexTable`. `zonebloom.index.matching` combines the tables of an index.
+`IndexTable`, or from `HashedTable`. `zonebloom.index.matching` combines the tables of an index.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class ZoneRuns:
 
 
 class IndexTable(ABC):
-    """A file of zones, numbered from 0, in which hashes of keys and nulls are looked up.
+    """A file of zones, numbered from 0, in which keys and nulls are looked up.
 
     If a part of the file is damaged, every value counts as a possible match there, or opening the
     table fails.
@@ -232,42 +232,6 @@ class IndexTable(ABC):
         """Return the number of bytes of the file that were read so far, by default all."""
         return self.num_bytes
 
-    @abstractmethod
-    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        """Yield the parts of `pairs`. A part may be of any size, or empty."""
-
-    def find(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the numbers of zones that may hold any of the hashes, int64, ascending."""
-        hit = np.zeros(len(self), dtype=bool)
-        for _, zones in self._pairs(hashes) if hashes.size and len(self) else ():
-            hit[zones] = True
-        return np.flatnonzero(hit)
-
-    def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-        """Return for each pair of a zone and a hash whether the zone may hold the hash, bool."""
-        # Search a hash once, because it may be in many zones, each with a pair of its own.
-        distinct_hashes, numbers = np.unique(hashes, return_inverse=True)
-        wanted, positions = np.unique(numbers * len(self) + zones, return_inverse=True)
-        hit = np.zeros(wanted.size, dtype=bool)
-        for keys, zones_found in self.pairs(distinct_hashes):
-            pairs_found = keys * len(self) + zones_found
-            nearest = np.searchsorted(wanted, pairs_found).clip(max=wanted.size - 1)
-            hit[nearest[wanted[nearest] == pairs_found]] = True
-        return hit[positions]
-
-    def pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        """Yield pairs of a hash and a zone that may hold it, each once, in bounded memory."""
-        parts: list[Pairs] = []
-        count = 0
-        for part in self._pairs(hashes) if hashes.size and len(self) else ():
-            parts.append(part)
-            count += part[0].size
-            if count >= _MIN_PAIRS:
-                yield _concatenate_pairs(parts)
-                parts, count = [], 0
-        if count:
-            yield _concatenate_pairs(parts)
-
     def verify(self) -> None:
         """Read and verify everything that was not verified when the table was opened.
 
@@ -299,29 +263,41 @@ class IndexTable(ABC):
         return self._zones[2]
 
 
-class ValueTable(IndexTable):
-    """A file of zones that excludes zones by comparing values, not by hashes."""
+class HashedTable(IndexTable):
+    """A file of zones in which hashes of keys are looked up."""
 
     @abstractmethod
-    def zones_where_true(self, column_type: pa.DataType, leaf: LeafPredicate) -> np.ndarray:
-        """Return the numbers of zones with a row for which a condition may be true, ascending.
-
-        Raise `Unanswerable` if the literal and the column are not compared exactly.
-        """
-
-    @abstractmethod
-    def zones_where_false(self, column_type: pa.DataType, leaf: LeafPredicate) -> np.ndarray:
-        """Return the numbers of zones with a row for which a condition may be false, ascending."""
-
-    @abstractmethod
-    def excludes(self, zone: int, values: pa.Array) -> bool:
-        """Return whether a zone excludes one of its values, which a validation has read."""
-
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        """Yield every pair, because such a table excludes no hash."""
-        zones = np.arange(len(self), dtype=np.int64)
-        for key in range(hashes.size):
-            yield np.full(zones.size, key, dtype=np.int64), zones
+        """Yield the parts of `pairs`. A part may be of any size, or empty."""
+
+    @abstractmethod
+    def find(self, hashes: np.ndarray) -> np.ndarray:
+        """Return the numbers of zones that may hold any of the hashes, int64, ascending."""
+
+    def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+        """Return for each pair of a zone and a hash whether the zone may hold the hash, bool."""
+        # Search a hash once, because it may be in many zones, each with a pair of its own.
+        distinct_hashes, numbers = np.unique(hashes, return_inverse=True)
+        wanted, positions = np.unique(numbers * len(self) + zones, return_inverse=True)
+        hit = np.zeros(wanted.size, dtype=bool)
+        for keys, zones_found in self.pairs(distinct_hashes):
+            pairs_found = keys * len(self) + zones_found
+            nearest = np.searchsorted(wanted, pairs_found).clip(max=wanted.size - 1)
+            hit[nearest[wanted[nearest] == pairs_found]] = True
+        return hit[positions]
+
+    def pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        """Yield pairs of a hash and a zone that may hold it, each once, in bounded memory."""
+        parts: list[Pairs] = []
+        count = 0
+        for part in self._pairs(hashes) if hashes.size and len(self) else ():
+            parts.append(part)
+            count += part[0].size
+            if count >= _MIN_PAIRS:
+                yield _concatenate_pairs(parts)
+                parts, count = [], 0
+        if count:
+            yield _concatenate_pairs(parts)
 
 
 def _concatenate_pairs(parts: list[Pairs]) -> Pairs:

@@ -27,8 +27,9 @@ from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.fit import indexed_columns
 from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.row_keys.rules import VALUES
-from zonebloom.index.table import ColumnValues, IndexTable, ValueTable
+from zonebloom.index.table import ColumnValues, HashedTable, IndexTable
 from zonebloom.index.zone_map.bounds import ZoneBounds
+from zonebloom.index.zone_map.table import ZoneMapTable
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap
@@ -258,7 +259,9 @@ class RowValidation:
             return
         zones = np.concatenate([part.zones for part in self._pending])
         hashes = np.concatenate([part.hashes for part in self._pending])
-        hit = self._pending[0].span.table.may_hold(zones, hashes)
+        table = self._pending[0].span.table
+        assert isinstance(table, HashedTable)
+        hit = table.may_hold(zones, hashes)
         if not hit.all():
             sizes = np.cumsum([part.hashes.size for part in self._pending])
             missing = int(np.argmin(hit))
@@ -279,11 +282,11 @@ class RowValidation:
 
     def _check_zones(self, rows: _SpanRows) -> None:
         span, table = rows.span, rows.span.table
-        if isinstance(table, ValueTable):
+        if isinstance(table, ZoneMapTable):
             values = pa.concat_arrays(list(map(hashed_values, rows.arrays)))
             for number in range(span.num_zones):
                 zone_values = values.slice(number * span.zone_rows, span.zone_rows)
-                if table.excludes(span.first_zone + number, zone_values):
+                if table.bounds.excludes(span.first_zone + number, zone_values):
                     text = span.text_of(span.first_zone + number)
                     raise self._excluded_value_error(text, "the zone map")
             return

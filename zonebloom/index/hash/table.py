@@ -42,7 +42,7 @@ from zonebloom.index.hash.file import (
     slot_offset,
 )
 from zonebloom.index.hash.parameters import BlockShape
-from zonebloom.index.table import IndexTable, Pairs
+from zonebloom.index.table import HashedTable, Pairs
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.storage.encryption import IndexStore, open_random_access
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
@@ -100,7 +100,7 @@ class _SlotBatch:
     key_stops: np.ndarray
 
 
-class HashTable(IndexTable):
+class HashTable(HashedTable):
     """The file of a hash index that is open for lookups.
 
     The table passes the first damage to ``report``. Without ``report`` it raises every damage.

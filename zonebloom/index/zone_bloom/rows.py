@@ -22,8 +22,8 @@ from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import (
+    HashedTable,
     HashingFile,
-    IndexTable,
     Pairs,
     WrittenTable,
     ZoneRuns,
@@ -106,7 +106,7 @@ def table_schema(number_of_items: int, probability: float) -> pa.Schema:
     )
 
 
-class RowTable(IndexTable):
+class RowTable(HashedTable):
     """A table of zones, each with a filter and a null flag, in memory.
 
     ``words`` is the whole file as uint32. ``first_words`` are the positions in it at which the

@@ -15,12 +15,13 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.base_kind import IndexKind, require_tables
 from zonebloom.index.table import HashingFile, IndexTable, WrittenTable, require_zone_rows
+from zonebloom.index.zone_map.bounds import require_comparable
+from zonebloom.index.zone_map.table import ZoneMapTable, write_zone_map
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, LeafPredicate
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.normal_types import hashed_type
 
 if TYPE_CHECKING:
-    from zonebloom.index.zone_map.table import ZoneMapTable
     from zonebloom.index.zone_map.writer import ZoneMapWriter
 
 
@@ -55,8 +56,6 @@ class ZoneMap(IndexKind):
             return "a zone map answers only comparisons of values, and prefixes of strings"
         if column_type is None:
             return None
-        from zonebloom.index.zone_map.bounds import require_comparable
-
         try:
             require_comparable(column_type, leaf)
         except Unanswerable as reason:
@@ -76,13 +75,9 @@ class ZoneMap(IndexKind):
         return ZoneMapWriter(catalog, path, column_type, parameters["number_of_items"])
 
     def table_of(self, content: pa.Buffer, path: str) -> ZoneMapTable:
-        from zonebloom.index.zone_map.table import ZoneMapTable
-
         return ZoneMapTable(content, path)
 
     def merge(self, catalog: Catalog, path: str, tables: Sequence[IndexTable]) -> WrittenTable:
-        from zonebloom.index.zone_map.table import write_zone_map
-
         sink = HashingFile(catalog.open_output_stream(path))
         return write_zone_map(sink, [table.content for table in require_zone_maps(tables)])
 
@@ -99,8 +94,6 @@ class ZoneMap(IndexKind):
 
 
 def require_zone_maps(tables: Sequence[IndexTable]) -> list[ZoneMapTable]:
-    from zonebloom.index.zone_map.table import ZoneMapTable
-
     problem = "the index is not a zone map; give one of kind ZONEMAP"
     return require_tables(tables, ZoneMapTable, problem)
 

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.table import HashingFile, ValueTable, WrittenTable, ZoneRuns
-from zonebloom.index.zone_map.bounds import ZoneBounds, ZoneMapLeaf
-from zonebloom.predicates.ast import Compares, Equals, IsNull
+from zonebloom.index.table import HashingFile, IndexTable, WrittenTable, ZoneRuns
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.storage.ipc_layout import open_uncompressed
 from zonebloom.values.normal_types import normalized_type
 
@@ -39,7 +37,7 @@ def zone_map_schema(column_type: pa.DataType, rows_per_zone: int) -> pa.Schema:
     return pa.schema(fields, {ROWS_KEY: str(rows_per_zone).encode()})
 
 
-class ZoneMapTable(ValueTable):
+class ZoneMapTable(IndexTable):
     """The bounds of the zones of a segment, in memory.
 
     Attributes
@@ -47,6 +45,7 @@ class ZoneMapTable(ValueTable):
     content : pyarrow.Table
         With the schema of `zone_map_schema`.
     bounds : ZoneBounds
+        They tell the zones in which a condition may be true, or false.
     """
 
     def __init__(self, buffer: pa.Buffer, where: str):
@@ -58,17 +57,6 @@ class ZoneMapTable(ValueTable):
         ids, starts, lengths = (to_numpy(table[name]) for name in _PLACES)
         items = int(table.schema.metadata[ROWS_KEY])
         self.runs = ZoneRuns.from_zones(ids, starts, lengths, items)
-
-    def zones_where_true(self, column_type: pa.DataType, leaf: ZoneMapLeaf) -> np.ndarray:
-        return self.bounds.zones_where_true(column_type, leaf)
-
-    def zones_where_false(
-        self, column_type: pa.DataType, leaf: Equals | Compares | IsNull
-    ) -> np.ndarray:
-        return self.bounds.zones_where_false(column_type, leaf)
-
-    def excludes(self, zone: int, values: pa.Array) -> bool:
-        return self.bounds.excludes(zone, values)
 
 
 def read_zone_map(
