@@ -152,7 +152,9 @@ class Snapshot:
                     for present in self.fragments_for(columns)
                     if present.is_known
                 )
-            self._views[name] = index.view(known_ids, self.universe)
+            # A table may hold zones of more fragments than its segment names. Do not trust those.
+            known_ids &= index.entry.fragment_ids
+            self._views[name] = IndexView(index, known_ids, self.universe)
         return self._views[name]
 
     def fragments_for(self, columns: Collection[str]) -> Sequence[PresentFragment]:

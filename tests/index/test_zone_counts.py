@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom.index.matching import IndexView
 
 FILE_ROWS = 40, 1, 17, 25
 NUM_ADDRESSED = 50
@@ -57,7 +58,7 @@ def test_kept_zones_are_those_with_a_row_of_any_range(
     known_ids: frozenset[int],
 ) -> None:
     universe = addresses_of([(i, 0, num_rows) for i, num_rows in enumerate(FILE_ROWS)])
-    view = datasets[items].opened.indices["id_idx"].view(known_ids, universe)
+    view = IndexView(datasets[items].opened.indices["id_idx"], known_ids, universe)
     rows = {
         (fragment, row) for fragment, start, count in ranges for row in range(start, start + count)
     }

@@ -129,15 +129,6 @@ class LoadedIndex:
             warn(IndexNotUsedWarning(f"{error}. Until then the data is read without it"))
             return None
 
-    def view(self, known_ids: frozenset[int], universe: RowRanges) -> IndexView:
-        """Return this index restricted to fragments that have not changed since it was built.
-
-        ``known_ids`` are the ids of the fragments that have not changed since any index of them
-        was built. ``universe`` is the addresses of all rows.
-        """
-        # A table may hold zones of more fragments than its segment names. Do not trust those.
-        return IndexView(self, known_ids & self.entry.fragment_ids, universe)
-
     @property
     def is_loaded(self) -> bool:
         return self._tables is not None
