@@ -71,15 +71,6 @@ class MissingIndexFile(CorruptIndex):
     """An error for a file of the index that does not exist."""
 
 
-def find_missing_file(store: Store, sizes: Mapping[str, int]) -> str | None:
-    """Return the path of a file that is missing or has another size, or None if there is none."""
-    identities = store.identities(list(sizes))
-    for identity, (path, size) in zip(identities, sizes.items(), strict=True):
-        if identity is None or identity.size != size:
-            return path
-    return None
-
-
 def read_file(store: IndexStore, path: str, num_bytes: int, checksum: str) -> pa.Buffer:
     """Read a file of the index into memory and verify its size and checksum.
 
@@ -269,13 +260,9 @@ class Catalog:
         """True if this object has read or written a version. The index may be gone by now."""
         return self._last is not None
 
-    def forget(self) -> None:
-        """Forget the last version, so that the absence of the index causes no warning."""
-        self._last = None
-
     def _warn_if_gone(self) -> None:
         """Warn once that an index in a default folder was deleted, if its data still exists."""
-        self.forget()
+        self._last = None
         data = data_folder_of(self.folder)
         if data is not None and self.store.is_folder(data):
             warn(
@@ -355,11 +342,16 @@ class Catalog:
         return is_newest and self._find_missing_file(self.referenced_files(version)) is not None
 
     def _find_missing_file(self, files: Mapping[str, int]) -> str | None:
+        """Return the path of a file that is missing or has another size, or None."""
         if self._cipher is not None:
             from zonebloom.storage.encryption import encrypted_size
 
             files = {path: encrypted_size(size) for path, size in files.items()}
-        return find_missing_file(self.store, files)
+        identities = self.store.identities(list(files))
+        for identity, (path, size) in zip(identities, files.items(), strict=True):
+            if identity is None or identity.size != size:
+                return path
+        return None
 
     def _is_in_use(
         self, version: Version, change: Callable[[Version], Version], new: Mapping[str, int]
