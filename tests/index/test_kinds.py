@@ -75,7 +75,7 @@ def test_a_refresh_leaves_an_index_of_an_unknown_kind_as_it_is(newer):
 @pytest.mark.parametrize("name", ["HASH", "hash", "Hash"])
 def test_the_name_of_a_kind_may_be_in_any_case(folder, name):
     ds = zb.dataset(folder)
-    ds.create_scalar_index("id", zb.IndexConfig(name, {"number_of_items": 50}), spark=False)
+    ds.create_scalar_index("id", name, number_of_items=50, spark=False)
     (index,) = ds.describe_indices()
     assert (index.index_type, index.number_of_items) == ("HASH", 50)
     assert ds.to_table(filter="id = 321")["row"].to_pylist() == [321]
