@@ -171,13 +171,8 @@ class Dataset(pads.UnionDataset, Displayed):
         """The folder of the index."""
         return self.opened.catalog.folder
 
-    @property
-    def num_rows(self) -> int:
-        """The number of rows, as `count_rows` returns it."""
-        return self.count_rows()
-
     def __len__(self) -> int:
-        return self.num_rows
+        return self.count_rows()
 
     def __bool__(self) -> bool:
         # A dataset is true even if it has no rows, and truth must not cost a count.
