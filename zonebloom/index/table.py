@@ -30,7 +30,7 @@ _MIN_PAIRS = 1 << 16
 Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
-def require_zone_rows(number_of_items: object) -> None:
+def require_zone_rows(number_of_items: Any) -> None:
     """Raise `InvalidArgument` if a zone cannot have so many rows."""
     is_number = isinstance(number_of_items, int) and not isinstance(number_of_items, bool)
     if not is_number or not 1 <= number_of_items <= MAX_ROWS_PER_FRAGMENT:
