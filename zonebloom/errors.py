@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Mapping
 
 # Patterns, which are compiled when a message first needs them.
 _URI = r"""[A-Za-z][\w+.-]*://[^\s'"<>]+"""
@@ -47,12 +48,28 @@ def without_secrets(text: str) -> str:
     return re.sub(_URI, mask, text) if "://" in text else text
 
 
-class ZoneBloomError(Exception):
-    """Base class of all exceptions that zonebloom raises on purpose."""
+class _Message:
+    """What exceptions and warnings share. Their messages hold no secrets.
 
-    def __init__(self, *arguments: object):
+    ``commands`` has calls of Python that the message names, and what users of the command
+    ``zonebloom`` do instead.
+    """
+
+    def __init__(self, *arguments: object, commands: Mapping[str, str] | None = None):
         # Messages of other libraries, which ours include, may quote URIs with secrets.
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in arguments))
+        self.commands = dict(commands or {})
+
+    def text_with_commands(self) -> str:
+        """Return the message with commands in place of calls."""
+        text = str(self)
+        for call, command in self.commands.items():
+            text = text.replace(call, command)
+        return text
+
+
+class ZoneBloomError(_Message, Exception):
+    """Base class of all exceptions that zonebloom raises on purpose."""
 
     def __str__(self) -> str:
         # KeyError puts its message in quotes, but our messages are sentences.
@@ -151,11 +168,8 @@ class NotPicklable(ZoneBloomError, pickle.PicklingError):
     """An object holds plaintext keys, or cannot leave the process that made it."""
 
 
-class ZoneBloomWarning(UserWarning):
+class ZoneBloomWarning(_Message, UserWarning):
     """Base class of all warnings of zonebloom."""
-
-    def __init__(self, *arguments: object):
-        super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in arguments))
 
 
 class StaleIndexWarning(ZoneBloomWarning):

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import json
 import os
+import pickle
 import re
 import signal
 import struct
@@ -28,7 +29,7 @@ from support.seams import replace_function
 from zonebloom.base.text import text_width
 from zonebloom.cli import main as cli
 from zonebloom.cli import options as cli_options
-from zonebloom.errors import EngineError
+from zonebloom.errors import EngineError, FragmentUnreadable, StaleIndexWarning, UnknownIndexKind
 
 pytest.importorskip("click")
 
@@ -282,8 +283,17 @@ def test_messages_name_commands(run, indexed):
     assert "; give --schema union for all columns" in run("refresh", str(indexed))[2]
     pq.write_table(table.set_column(0, "id", table["id"].cast(pa.string())), indexed / "0.parquet")
     err = run("refresh", str(indexed))[2]
-    assert "rebuild it with zonebloom build PATH --column 'id' --name 'id_idx'" in err
-    assert "run zonebloom drop PATH --name 'id_idx'" in err
+    assert "rebuild it with zonebloom build PATH --column id --name id_idx" in err
+    assert "run zonebloom drop PATH --name id_idx" in err
+
+
+@pytest.mark.parametrize("kind", [FragmentUnreadable, UnknownIndexKind, StaleIndexWarning])
+def test_a_message_has_commands_in_place_of_calls(kind):
+    commands = {"call ds.refresh()": "run it again", ", or open it with stale=": ""}
+    message = kind("a.csv is gone; call ds.refresh(), or open it with stale=\n^", commands=commands)
+    for same in (message, pickle.loads(pickle.dumps(message))):
+        assert str(same) == "a.csv is gone; call ds.refresh(), or open it with stale=\n^"
+        assert same.text_with_commands() == "a.csv is gone; run it again\n^"
 
 
 @pytest.mark.parametrize("column", [None, "id"])

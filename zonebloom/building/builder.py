@@ -131,6 +131,8 @@ class Builder:
         self._catalog = opened.catalog
         self._opened = opened
         self._other_datasets = OtherDatasets(opened.source, opened.catalog)
+        # What users of the command do instead of the calls that problems name.
+        self.commands: dict[str, str] = {}
 
     def build(
         self,
@@ -200,6 +202,7 @@ class Builder:
                 if problems is None:
                     raise
                 problems[entry.name] = str(error)
+                self.commands |= error.commands
         base, coverage = self._current_coverage()
         work = [
             self._plan_refresh(entry, columns, base, coverage, damaged, only_appended)
@@ -415,6 +418,7 @@ class Builder:
                     raise
                 if len(numbers) == 1:
                     problems[specs[0].name] = f"index {specs[0].name!r} is not refreshed: {error}"
+                    self.commands |= error.commands
                 # Only one column may be at fault, so train each index alone.
                 numbers_of_groups.extend([number] for number in numbers if len(numbers) > 1)
                 tasks = []
@@ -495,11 +499,12 @@ def _warn_of_hidden_columns(columns: Mapping[str, str]) -> None:
     if columns:
         examples = ", ".join(f"{name!r} of {path}" for name, path in sorted(columns.items())[:3])
         more = f", and {len(columns) - 3:,} more" if len(columns) > 3 else ""
+        keep = ", or give schema= to keep this one without warning"
         warn(
             HiddenColumnsWarning(
                 f"the dataset has the schema of its first file, which lacks {examples}{more}; open "
-                'it with schema="union" for all columns, or give schema= to keep this one without '
-                "warning"
+                f'it with schema="union" for all columns{keep}',
+                commands={'open it with schema="union"': "give --schema union", keep: ""},
             )
         )
 

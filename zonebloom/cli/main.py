@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import shutil
 import signal
 import sys
@@ -22,23 +21,6 @@ from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
 
 INTERRUPTED = 130
-# Patterns of the calls in messages, and what to type instead.
-_COMMANDS_BY_CALL = (
-    (r"(call )?(ds\.)?(optimize\.)?optimize_indices\(\)", "run zonebloom refresh PATH"),
-    (r"(call )?adopt_index\(\)", "run zonebloom adopt PATH"),
-    (r"(call )?drop_index\('([^']*)'\)", r"run zonebloom drop PATH --name '\2'"),
-    (
-        r"create_scalar_index\('([^']*)', name='([^']*)'\)",
-        r"zonebloom build PATH --column '\1' --name '\2'",
-    ),
-    (r"(call )?create_scalar_index( on it| again|\(column\))?", "run zonebloom build PATH"),
-    (r'build it with index_type="(\w+)"', r"build it with --type \1"),
-    (r", or give schema= to keep this one without warning", ""),
-    (r'open (the dataset|it) with (schema|partitioning)="(\w+)"', r"give --\2 \3"),
-    (r" \(commands take --[a-z]+ \w+\)", ""),
-    (r"call ds\.refresh\(\)( or open it again)?", "run the command again"),
-    (r', or open (the dataset|it) with stale="[a-z-]+" to [^;\n]*', ""),
-)
 # The commands of `zonebloom.cli.reading`.
 READING_COMMANDS = ("lookup", "head", "count", "explain", "locate", "files")
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
@@ -95,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
                 print_to_stderr(_interrupted_text(arguments))
                 return INTERRUPTED
             if isinstance(error, ZoneBloomError | OSError | pa.ArrowException):
-                print_to_stderr(_with_commands(_error_text(error)))
+                print_to_stderr(_error_text(error))
                 return FAILED
             raise
 
@@ -140,7 +122,8 @@ def _interrupted_text(arguments: Sequence[str]) -> str:
 
 
 def _error_text(error: Exception) -> str:
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    message = error.text_with_commands() if isinstance(error, ZoneBloomError) else str(error)
+    lines = [line.rstrip() for line in message.splitlines() if line.strip()]
     first, *others = lines or [type(error).__name__]
     lines = [f"Error: {first}", *others]
     if sys.stderr.isatty():
@@ -150,19 +133,12 @@ def _error_text(error: Exception) -> str:
     return "\n".join(lines)
 
 
-def _with_commands(message: str) -> str:
-    """Return a message of the library with the commands and options that do what its calls do."""
-    for call, command in _COMMANDS_BY_CALL:
-        message = re.sub(call, command, message)
-    return message
-
-
 def _show_warnings_as_lines() -> None:
     show_other_warning = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *args: Any, **options: Any) -> None:
-        if issubclass(category, ZoneBloomWarning):
-            print_to_stderr(f"Warning: {_with_commands(str(message))}")
+        if isinstance(message, ZoneBloomWarning):
+            print_to_stderr(f"Warning: {message.text_with_commands()}")
         else:
             show_other_warning(message, category, *args, **options)
 

@@ -119,7 +119,8 @@ def _apply(dataset: ChangedDataset, table: ChangeableTable, change: Change) -> R
             warn(
                 StaleIndexWarning(
                     f"the {change.operation} of {table.location} is committed, but the index could "
-                    f"not be refreshed ({error}); call optimize.optimize_indices() later"
+                    f"not be refreshed ({error}); call optimize.optimize_indices() later",
+                    commands={"call optimize.optimize_indices()": "run zonebloom refresh PATH"},
                 )
             )
 

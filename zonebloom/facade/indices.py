@@ -76,7 +76,8 @@ def _warn_of_many_rows(version: Version, entry: IndexEntry) -> None:
             ZoneBloomWarning(
                 f"index {entry.name!r} has filters for {num_rows:,} rows, all of which the first "
                 f"lookup of a process reads ({bytes_text(entry.num_bytes)}); "
-                'build it with index_type="HASH", of which a lookup reads some kilobytes'
+                'build it with index_type="HASH", of which a lookup reads some kilobytes',
+                commands={'index_type="HASH"': "--type HASH"},
             )
         )
 
@@ -223,6 +224,7 @@ def refresh_indices(
             if index_names is not None:
                 raise
             misfits.append(failed_refresh(entry, str(error)))
+            builder.commands |= error.commands
     damages = _find_damage(opened, [entry.name for entry, _ in indices]) if repair else {}
     version, refreshed = builder.refresh(
         indices,
@@ -247,7 +249,7 @@ def refresh_indices(
     refreshed = [by_name[entry.name] for entry in entries]
     for record in refreshed:
         if record.problem is not None:
-            warn(StaleIndexWarning(record.problem))
+            warn(StaleIndexWarning(record.problem, commands=builder.commands))
     return opened, DisplayedList(refreshed, refreshed_table, NO_INDEX)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pyarrow as pa
 
 from zonebloom.catalog.model import IndexEntry
@@ -55,12 +57,17 @@ def indexed_columns(entry: IndexEntry, source: Source) -> tuple[Column, ...]:
         types = [find_leaf_type(source.schema, path) for path in paths]
         columns = zip(paths, types, strict=True)
         return tuple(Column(path, type_) for path, type_ in columns if type_ is not None)
-    advice = f"call drop_index({entry.name!r})"
+    advice = drop = f"call drop_index({entry.name!r})"
+    name = shlex.quote(entry.name)
+    commands = {drop: f"run zonebloom drop PATH --name {name}"}
     if leaf is None and has_type_of_first:
         first = source.fragments[0].path
-        advice = f'if only {first} lacks it, open the dataset with schema="union"; or {advice}'
+        unite = 'open the dataset with schema="union"'
+        commands[unite] = "give --schema union"
+        advice = f"if only {first} lacks it, {unite}; or {drop}"
     if leaf is not None:
         column = ".".join(entry.column)
         rebuild = f"create_scalar_index({column!r}, name={entry.name!r})"
-        advice = f"rebuild it with {rebuild}, or {advice}"
-    raise SchemaMismatch(f"{misfit}; {advice}")
+        commands[rebuild] = f"zonebloom build PATH --column {shlex.quote(column)} --name {name}"
+        advice = f"rebuild it with {rebuild}, or {drop}"
+    raise SchemaMismatch(f"{misfit}; {advice}", commands=commands)

@@ -8,6 +8,8 @@ compares values. All share key ranges and the rules for which rows an index cove
 
 from __future__ import annotations
 
+import shlex
+
 from zonebloom.base import arguments
 from zonebloom.catalog.model import IndexEntry
 from zonebloom.errors import UnknownIndexKind
@@ -44,8 +46,10 @@ def kind_of(entry: IndexEntry) -> IndexKind:
     """Return the kind of an index. Raise `UnknownIndexKind` if it is not one of the three."""
     kind = _KINDS.get(entry.kind)
     if kind is None:
+        drop = f"call drop_index({entry.name!r})"
         raise UnknownIndexKind(
             f"index {entry.name!r} is of kind {entry.kind!r}, which this version does not know; "
-            f"install a newer zonebloom, or call drop_index({entry.name!r})"
+            f"install a newer zonebloom, or {drop}",
+            commands={drop: f"run zonebloom drop PATH --name {shlex.quote(entry.name)}"},
         )
     return kind

@@ -126,7 +126,8 @@ class LoadedIndex:
         except UnknownIndexKind as error:
             if self._is_strict:
                 raise
-            warn(IndexNotUsedWarning(f"{error}. Until then the data is read without it"))
+            text = f"{error}. Until then the data is read without it"
+            warn(IndexNotUsedWarning(text, commands=error.commands))
             return None
 
     @property

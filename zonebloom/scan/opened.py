@@ -68,6 +68,10 @@ from zonebloom.values.types import require_indexable
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+# Calls in messages, and what users of the command do instead.
+_REFRESH, _ADOPT = "call optimize.optimize_indices()", "adopt_index()"
+_COMMANDS = {_REFRESH: "run zonebloom refresh PATH", _ADOPT: "run zonebloom adopt PATH"}
+
 
 class OpenDataset(Protocol):
     """The state of `zonebloom.Dataset`, for functions that cannot import that class."""
@@ -360,7 +364,7 @@ class OpenedDataset:
         text = _gaps_text(snapshot, gaps, is_refused=is_refused)
         if is_refused:
             raise StaleIndex(text)
-        warn(StaleIndexWarning(text))
+        warn(StaleIndexWarning(text, commands=_COMMANDS))
 
     def _report_missing(self, missing_keys: Sequence[str]) -> None:
         """Raise `FragmentUnreadable`, or warn once with stale="ignore-missing"."""
@@ -368,14 +372,15 @@ class OpenedDataset:
         more = f" and {len(missing_keys) - 1:,} more are" if len(missing_keys) > 1 else " is"
         text = f"{first}{more} gone since the dataset was opened"
         if self.source.stale != "ignore-missing":
+            refresh = "call ds.refresh() or open it again"
+            ignore = ', or open it with stale="ignore-missing" to leave such files out'
             raise FragmentUnreadable(
-                f"{text}; call ds.refresh() or open it again, or open it with "
-                'stale="ignore-missing" to leave such files out'
+                f"{text}; {refresh}{ignore}",
+                commands={refresh: "run the command again", ignore: ""},
             )
         if self._reported_missing_keys != missing_keys:
             self._reported_missing_keys = missing_keys
-            message = f"{text} and left out; call ds.refresh() or open it again"
-            warn(MissingFilesWarning(message))
+            warn(MissingFilesWarning(f"{text} and left out; call ds.refresh() or open it again"))
 
     def at_version(self, version: Version) -> OpenedDataset:
         return OpenedDataset(self.source, self.catalog, version, self.uses_embedded_filters)
@@ -503,10 +508,10 @@ def _gaps_text(snapshot: Snapshot, gaps: Sequence[tuple[str, str]], *, is_refuse
     count = len({key for key, _ in gaps})
     verb, them = ("is", "it") if count == 1 else ("are", "them")
     fact = f"{count:,} of {len(snapshot.source.fragments):,} files {verb} not covered by the index"
-    advice = f"call optimize.optimize_indices() to index {them}"
+    advice = f"{_REFRESH} to index {them}"
     if any(_may_be_unchanged(snapshot, file) for file in snapshot.coverage.unknown_fragments):
         advice += (
-            ", or adopt_index() where a file was only copied, linked or given other times or "
+            f", or {_ADOPT} where a file was only copied, linked or given other times or "
             "permissions"
         )
     if is_refused:

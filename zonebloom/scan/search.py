@@ -410,7 +410,8 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
     if not on_column.indices:
         raise IndexNotFound(
             f"column {arguments.short_repr(column)} cannot be looked up: "
-            f"{_why_no_index(on_column, '.'.join(path))}; call create_scalar_index on it"
+            f"{_why_no_index(on_column, '.'.join(path))}; call create_scalar_index on it",
+            commands={"call create_scalar_index on it": "run zonebloom build PATH"},
         )
     with_hashes = [index for index in on_column.indices if index.hashes_values]
     if not with_hashes:

@@ -358,19 +358,18 @@ def type_mismatch(
     """Return the error for a file that holds a column as another type than the dataset's."""
     union = union_type(stored, wanted)
     reason = "" if why is None else f": {why}"
+    unite = 'open the dataset with schema="union"'
     # A dataset opened with schema="union" may already have the union type.
     if union is None or union == wanted:
         advice = "rewrite the file, or read other columns"
     else:
         is_exact = holds_values_of(union, stored) and holds_values_of(union, wanted)
         limit = "" if is_exact else ", but cannot index it"
-        advice = (
-            f'open the dataset with schema="union", which reads both as {union}{limit} (commands '
-            "take --schema union), or rewrite the file"
-        )
+        advice = f"{unite}, which reads both as {union}{limit}, or rewrite the file"
     return SchemaMismatch(
         f"{path} holds column {column!r} as {stored}, the dataset's schema says {wanted}{reason}; "
-        f"{advice}"
+        f"{advice}",
+        commands={unite: "give --schema union"},
     )
 
 

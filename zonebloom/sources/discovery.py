@@ -368,11 +368,10 @@ def add_partition_advice(error: FilterError, source: Source, filter: Any) -> Non
         texts = {value for value in values if isinstance(value, str)}
         inferred = _type_of_texts(texts)
         if inferred != pa.string() and re.search(rf"\b{re.escape(name)}\b", str(filter)):
-            error.args = (
-                f"{error}\nColumn {name!r} is text in the paths; open the dataset with "
-                f'partitioning="infer" (commands take --partitioning infer) to read it as '
-                f"{inferred}",
-            )
+            infer = 'open the dataset with partitioning="infer"'
+            text = f"Column {name!r} is text in the paths; {infer} to read it as {inferred}"
+            error.args = (f"{error}\n{text}",)
+            error.commands[infer] = "give --partitioning infer"
 
 
 def _is_name(filesystem: pafs.FileSystem, path: str) -> bool:
