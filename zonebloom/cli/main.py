@@ -87,14 +87,10 @@ def _replace_closed_streams() -> None:
 
     Python has no stream then, and ``print`` would write messages for stderr to stdout.
     """
-    if sys.stdout is None:
-        sys.stdout = _open_null_device()
-    if sys.stderr is None:
-        sys.stderr = _open_null_device()
-
-
-def _open_null_device() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.devnull, "w")))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            null_device = io.BufferedWriter(io.FileIO(os.devnull, "w"))
+            setattr(sys, name, io.TextIOWrapper(null_device))
 
 
 @contextmanager
