@@ -53,6 +53,7 @@ from zonebloom.values.normal_types import (
     without_views,
 )
 from zonebloom.values.types import (
+    LIST_TYPES,
     family,
     has_nulls_outside_bitmap,
     is_comparable,
@@ -296,7 +297,7 @@ def _element_requirement(
     if not isinstance(lists, _PolarsColumn) or not isinstance(item, pa.Scalar) or not item.is_valid:
         return None
     list_type: Any = lists.stored
-    if not any(test(list_type) for test in (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)):
+    if not isinstance(list_type, LIST_TYPES):
         return None
     element = pa.schema([("item", list_type.value_type)])
     match _translate_equals(_resolve_column(("item",), element), item):

@@ -79,6 +79,7 @@ from zonebloom.values.literal import (
 )
 from zonebloom.values.normal_types import comparable_type, without_views
 from zonebloom.values.types import (
+    LIST_TYPES,
     TIME_ZONE_ADVICE,
     family,
     integer_bounds,
@@ -866,7 +867,7 @@ class DuckDBTranslator(SqlTranslator):
             match self._has_element(entry, [literal], node):
                 case ast.HasElement(_, values) if len(values) == 1:
                     return replace(computed, entry=Entry(value.path, type_.item_type, values[0]))
-        if is_list(type_):
+        if isinstance(type_, LIST_TYPES):
             return replace(computed, entry=_entry_of(value))
         return computed
 
@@ -1033,13 +1034,8 @@ def _near_requirement(
     return ast.Not(ast.Compares(column.path, "<", pa.scalar(min(near), type_)))
 
 
-def is_list(type_: pa.DataType) -> bool:
-    return pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
-
-
 def is_list_of_structs(type_: Any) -> bool:
-    is_list = pt.is_list(type_) or pt.is_large_list(type_)
-    return is_list and pt.is_struct(type_.value_type)
+    return isinstance(type_, pa.ListType | pa.LargeListType) and pt.is_struct(type_.value_type)
 
 
 def _entry_of(value: SqlValue) -> Entry | None:
@@ -1047,7 +1043,7 @@ def _entry_of(value: SqlValue) -> Entry | None:
     if isinstance(value, Literal) or value.elements is not None:
         return None if isinstance(value, Literal) else value.elements
     type_: Any = without_views(value.type) if value.type is not None else pa.null()
-    if value.path is None or not is_list(type_):
+    if value.path is None or not isinstance(type_, LIST_TYPES):
         return None
     return Entry(value.path, type_.value_type)
 

@@ -319,13 +319,9 @@ class _Discovery:
 
         if not isinstance(self.format, str):
             return self.format
-        if self.format == "parquet":
-            return pads.ParquetFileFormat()
-        if self.format == "csv":
-            return pads.CsvFileFormat()
-        if self.format == "json":
-            return pads.JsonFileFormat()
-        return pads.OrcFileFormat() if self.format == "orc" else pads.IpcFileFormat()
+        if self.format in ("parquet", "csv", "json", "orc"):
+            return getattr(pads, f"{self.format.title()}FileFormat")()
+        return pads.IpcFileFormat()
 
 
 def _infer_hive_types(
