@@ -39,7 +39,7 @@ from zonebloom.errors import (
 )
 from zonebloom.spark.pruning import optimizer_rule as listing
 from zonebloom.spark.pruning.explanation import Reason
-from zonebloom.spark.pruning.index_lookup import PruningResult
+from zonebloom.spark.pruning.index_lookup import IndexLookup, PruningResult
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
 
 FILES, ROWS = 6, 400
@@ -262,18 +262,6 @@ def test_a_planned_frame_asks_the_index_again_when_it_runs(spark, tmp_path):
     assert result == spark.read.parquet(path).where("id = 450").collect()
     assert frame.count() == 2
     assert zs.explain(frame).relations[0].kept_files == 2
-
-
-def test_filters_may_follow_prune(spark, lake):
-    indexed = zs.prune(lake)
-    result = indexed.where("id IN (450, 451, 2000)").select("name")
-    assert rows(result) == rows(lake.where("id IN (450, 451, 2000)").select("name"))
-    assert files_read(result) == [2]
-    assert indexed.count() == FILES * ROWS
-    # A filter of one scan must not reach another scan of the same frame.
-    union = indexed.where("id = 450").union(indexed.where("id = 2000")).union(indexed)
-    assert union.count() == FILES * ROWS + 2
-    assert rows(union) and files_read(union) == [1, 1, FILES]
 
 
 def test_collations_and_char_are_left_to_spark(spark, tmp_path):
@@ -676,6 +664,37 @@ def test_a_frame_follows_the_index(spark, tmp_path):
     spark.catalog.refreshByPath(path)
     zb.dataset(path).drop_index("id_idx")
     assert reader() == [FILES]
+
+
+def test_a_later_index_is_used_although_the_jvm_knew_that_there_was_none(
+    spark, tmp_path, monkeypatch
+):
+    columns, ask = [], IndexLookup.ask
+
+    def counted(lookup, scan):
+        columns.append(scan.columns)
+        return ask(lookup, scan)
+
+    replace_function(monkeypatch, IndexLookup, "ask", counted)
+    path = tmp_path / "t"
+    path.mkdir()
+    for number in range(2):
+        pq.write_table(table(number), path / f"{number}.parquet")
+    frame = spark.read.parquet(str(path))
+
+    def kept(condition):
+        result = frame.where(condition)
+        assert rows(result) == [], condition
+        return files_read(result)
+
+    with enabled(spark):
+        assert [kept(f"odd = {number}") for number in (5, 6, 7)] == [[2]] * 3
+        index(path)
+        assert kept("id = 99999") == [0]
+        assert [kept(f"odd = {number}") for number in (5, 6, 7)] == [[2]] * 3
+        index(path, ["odd"])
+        assert kept("odd = 5") == [0]
+    assert columns == [{"odd"}, {"id"}, {"odd"}, {"odd"}]
 
 
 def test_a_damaged_index_loses_no_rows(spark, tmp_path):

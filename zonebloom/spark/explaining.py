@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -167,9 +168,10 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
     if java_scan is None:
         return _describe_unlisted(plans, node)
     scan = JvmScan(java_scan, session_state(spark).listings)
-    text = java_scan.result()
-    kept_files = JvmScan(java_scan.chosen(), LruCache()).files
+    text = java_scan.answer()
     description: dict[str, Any] = {} if text is None else json.loads(text)
+    is_skipped = np.frombuffer(description.get("kept", "").encode(), "S1") == b"0"
+    kept_files = scan.files.take(np.flatnonzero(~is_skipped)) if is_skipped.size else scan.files
     if text is None:
         # Nothing is asked about IS NOT NULL alone.
         has_filter = any(node["kind"] != "IsNotNull" for node in scan.filters)

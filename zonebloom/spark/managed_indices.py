@@ -39,26 +39,16 @@ from zonebloom.errors import (
 from zonebloom.facade.dataset import Dataset
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.spark.opening import open_dataset
-from zonebloom.spark.session_settings import open_path
-from zonebloom.spark.session_state import session_state
+from zonebloom.spark.session_settings import SYSTEM_PATH, open_path, system_path
+from zonebloom.spark.session_state import SessionState, session_state
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.paths import absolute_path, is_uri, plain_path
 from zonebloom.storage.store import store_of
 
-SYSTEM_PATH = "zonebloom.system.path"
 _SUFFIX = ".json"
 
 
 # The catalog's folder and the name of each index that a manager deleted.
 DeletedIndices = Collection[tuple[str, str]]
-
-
-def system_path(spark: Any) -> str:
-    """Return the folder of the documents of a session's indices."""
-    path = spark.conf.get(SYSTEM_PATH, None) or spark.conf.get(f"spark.{SYSTEM_PATH}", None)
-    if not path:
-        path = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
-    return absolute_path(plain_path(path, encoded=is_uri(path)))
 
 
 def require_name(name: Any) -> str:
@@ -225,13 +215,17 @@ class Documents:
 
 
 def deleted_indices(spark: Any) -> DeletedIndices:
-    """Return the deleted indices of a session's managers.
+    """Return the deleted indices of a session's managers."""
+    return deleted_indices_in(system_path(spark), spark, session_state(spark))
+
+
+def deleted_indices_in(path: str, spark: Any, state: SessionState) -> DeletedIndices:
+    """Return the deleted indices in a system folder, without a call of the JVM.
 
     Documents are read again only if one of them changed.
     """
-    state = session_state(spark)
     try:
-        documents = Documents(system_path(spark), spark)
+        documents = Documents(path, spark)
         files = documents.path, documents.files()
         if state.deleted_indices is None or state.deleted_indices[0] != files:
             with collected_warnings():

@@ -13,9 +13,17 @@ import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
 from zonebloom.spark.versions import from_jvm, is_classic, java_session, spark_context
-from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, split_path
+from zonebloom.storage.paths import (
+    NO_SETTINGS,
+    absolute_path,
+    filesystem_of,
+    is_uri,
+    plain_path,
+    split_path,
+)
 from zonebloom.storage.s3a import used_settings
 
+SYSTEM_PATH = "zonebloom.system.path"
 _S3A_PREFIX = "fs.s3a."
 _BYTE_SIZE = re.compile(r"(-?\d+)(b|[kmgtp](?:i?b)?)?", re.IGNORECASE)
 
@@ -38,6 +46,18 @@ def byte_count(text: str) -> int:
         return -1
     unit = (match[2] or "m")[0].lower()
     return int(match[1]) << 10 * "bkmgtp".index(unit)
+
+
+def system_path(spark: Any) -> str:
+    """Return the folder of the documents of a session's indices."""
+    path = spark.conf.get(SYSTEM_PATH, None) or spark.conf.get(f"spark.{SYSTEM_PATH}", None)
+    return system_folder(path, spark.conf.get("spark.sql.warehouse.dir"))
+
+
+def system_folder(path: str | None, warehouse: str) -> str:
+    """Return the folder of documents for a setting, or that in the warehouse if it is not set."""
+    path = path or f"{warehouse}/zonebloom_indexes"
+    return absolute_path(plain_path(path, encoded=is_uri(path)))
 
 
 def quote_name(name: str) -> str:

@@ -52,7 +52,6 @@ from zonebloom.spark.managed_indices import (
     ManagedIndex,
     State,
     require_name,
-    system_path,
 )
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.explanation import Explanation, Note, Reason
@@ -60,7 +59,7 @@ from zonebloom.spark.pruning.index_lookup import IndexDir, IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import with_index
 from zonebloom.spark.pruning.prune import disable, enable
 from zonebloom.spark.relation import file_relation, scala_items
-from zonebloom.spark.session_settings import is_case_sensitive
+from zonebloom.spark.session_settings import is_case_sensitive, system_path
 from zonebloom.spark.session_state import session_state
 from zonebloom.spark.versions import input_files, is_classic, query_execution, spark_context
 from zonebloom.storage.encryption import Encryption

@@ -2,6 +2,7 @@ package zonebloom;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.File;
 import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.concurrent.*;
@@ -70,12 +71,6 @@ public final class IndexedFiles implements FileIndex {
   /** Return the scan that listed files last, or null if no index was asked. */
   Scan lastScan() { return lastScan; }
 
-  /** Return whether an index was asked which files a scan needs. */
-  boolean wasAsked() { return lastScan != null; }
-
-  /** Return the bytes of the files of the scan that listed files last. */
-  long numBytes() { return lastScan.numBytes(); }
-
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
     if (!Filters.canSkip(dataFilters)) return inner.listFiles(partitionFilters, dataFilters);
     return scan(partitionFilters, dataFilters).directories();
@@ -135,26 +130,44 @@ public final class IndexedFiles implements FileIndex {
  * its files.
  */
 final class Chooser {
+  private static final int MAX_KNOWN_ANSWERS = 1024;
   // These threads do not keep the JVM running.
   static final ExecutorService THREADS = ThreadUtils.newDaemonCachedThreadPool("zonebloom");
   private final BiFunction choose;
   private final long timeoutMs;
   // After a timeout, no scan is asked until this time, so that a query waits only once.
   private volatile long nextAskMs = 0;
+  // Answers that no index covers the filtered columns of a topic. Such an answer holds while the
+  // folders that may hold an index do not change. A call of Python costs 0.7 ms.
+  private final Map knownAnswers = new ConcurrentHashMap();
 
   Chooser(BiFunction choose, double timeoutSeconds) {
     this.choose = choose;
     this.timeoutMs = (long) (timeoutSeconds * 1000);
   }
 
-  void choose(Scan scan) {
-    if (System.currentTimeMillis() < nextAskMs) {
-      scan.fail("the index gave an earlier scan no answer within " + timeoutMs / 1000.0 + " s");
-      return;
-    }
+  void choose(final Scan scan) {
     try {
-      Future result = THREADS.submit(new ChooseCall(choose, scan.request(), scan));
-      scan.close((String) result.get(timeoutMs, TimeUnit.MILLISECONDS));
+      JsonNode known = (JsonNode) knownAnswers.get(scan.topic());
+      if (known != null && isUnchanged(known.get("folder_times"))) {
+        scan.close(known);
+        return;
+      }
+      if (System.currentTimeMillis() < nextAskMs) {
+        scan.fail("the index gave an earlier scan no answer within " + timeoutMs / 1000.0 + " s");
+        return;
+      }
+      final String request = scan.request();
+      Callable call =
+          new Callable() {
+            public Object call() { return choose.apply(request, scan); }
+          };
+      Object text = THREADS.submit(call).get(timeoutMs, TimeUnit.MILLISECONDS);
+      JsonNode answer = Scan.JSON.readTree((String) text);
+      scan.close(answer);
+      if (answer.get("folder_times").isEmpty()) return;
+      if (knownAnswers.size() >= MAX_KNOWN_ANSWERS) knownAnswers.clear();
+      knownAnswers.put(scan.topic(), answer);
     } catch (TimeoutException error) {
       nextAskMs = System.currentTimeMillis() + timeoutMs;
       scan.fail("the index gave no answer within " + timeoutMs / 1000.0 + " s");
@@ -167,36 +180,30 @@ final class Chooser {
       scan.fail("the index was not asked: " + error);
     }
   }
-}
 
-/** A task that calls the Python function which chooses the files of a scan. */
-final class ChooseCall implements Callable {
-  private final BiFunction choose;
-  private final String request;
-  private final Scan scan;
-
-  ChooseCall(BiFunction choose, String request, Scan scan) {
-    this.choose = choose;
-    this.request = request;
-    this.scan = scan;
+  /** Return whether folders still have their times of modification in ms, 0 for a missing one. */
+  private static boolean isUnchanged(JsonNode times) {
+    Iterator paths = times.fieldNames();
+    while (paths.hasNext()) {
+      String path = (String) paths.next();
+      if (new File(path).lastModified() != times.get(path).asLong()) return false;
+    }
+    return true;
   }
-
-  public Object call() { return choose.apply(request, scan); }
 }
 
 /**
- * The listed files of one scan. Python reads its roots, filters and files, and then marks the files
- * that Spark has to read.
+ * The listed files of one scan. Python reads its roots, filters and files, and answers which of them
+ * Spark has to read.
  */
 public final class Scan {
-  private static final ObjectMapper JSON = new ObjectMapper();
+  static final ObjectMapper JSON = new ObjectMapper();
   private final SparkSession session;
   private final FileIndex index;
   private final Seq filters;
   private final Seq listedDirectories;
   private Seq directories;
-  private String result = null;
-  private boolean isClosed = false;
+  private JsonNode answer = null;
 
   Scan(SparkSession session, FileIndex index, Seq directories, Seq filters) {
     this.session = session;
@@ -208,11 +215,8 @@ public final class Scan {
 
   synchronized Seq directories() { return directories; }
 
-  /** Return the result as JSON, null before there is one. */
-  public synchronized String result() { return result; }
-
-  /** Return the chosen files as a scan without filters. */
-  public Scan chosen() { return new Scan(session, index, directories(), Nil$.MODULE$); }
+  /** Return the answer of Python as JSON, null before there is one. */
+  public synchronized String answer() { return answer == null ? null : answer.toString(); }
 
   /** Return the bytes of the chosen files. */
   synchronized long numBytes() {
@@ -226,18 +230,15 @@ public final class Scan {
   }
 
   /** Return the text that explain() shows behind the name of the scan. */
-  String summary() {
-    try {
-      return "(" + JSON.readTree(result()).get("summary").asText() + ")";
-    } catch (Exception error) {
-      return "";
-    }
+  synchronized String summary() {
+    return answer == null ? "" : "(" + answer.get("summary").asText() + ")";
   }
 
-  /** Store the result of Python. The chosen files do not change after this call. */
-  synchronized void close(String result) {
-    this.result = result;
-    isClosed = true;
+  /** Store the answer of Python, and leave out the files that it marks by '0', unless it is "". */
+  synchronized void close(JsonNode answer) {
+    String marks = answer.get("kept").asText();
+    if (!marks.isEmpty()) directories = marked(marks);
+    this.answer = answer;
   }
 
   /** Make Spark read all files, and record the reason. */
@@ -245,8 +246,19 @@ public final class Scan {
     Map problem = new HashMap();
     problem.put("summary", "zonebloom: all files; " + reason);
     problem.put("problem", reason);
-    close(JSON.valueToTree(problem).toString());
+    answer = JSON.valueToTree(problem);
     directories = listedDirectories;
+  }
+
+  /** Return the root paths and the filtered columns. Whether an index may answer depends on them. */
+  List topic() {
+    Set columns = new HashSet();
+    for (Object term : JavaConverters.seqAsJavaList(filters)) {
+      for (Object column : JavaConverters.seqAsJavaList(((Expression) term).references().toSeq())) {
+        columns.add(((Attribute) column).name());
+      }
+    }
+    return Arrays.asList(new Object[] {index.rootPaths(), columns});
   }
 
   /**
@@ -272,16 +284,18 @@ public final class Scan {
     // return the settings of the session that is active in this thread, which may be another.
     request.put("case_sensitive", session.sessionState().conf().caseSensitiveAnalysis());
     request.put("filters", terms);
-    request.put("hybrid_scan", hybridScan());
+    request.put("hybrid_scan", setting("zonebloom.index.hybridscan.enabled"));
+    request.put("system_path", setting("zonebloom.system.path"));
+    request.put("warehouse", session.conf().get("spark.sql.warehouse.dir"));
+    request.put("digest", digest());
     return JSON.valueToTree(request).toString();
   }
 
-  /** Return the setting of the session that says whether an index of fewer files is used. */
-  private String hybridScan() {
-    String key = "zonebloom.index.hybridscan.enabled";
+  /** Return a setting of the session, which may have the prefix "spark.", or null. */
+  private String setting(String key) {
     scala.Option value = session.conf().getOption(key);
     if (value.isEmpty()) value = session.conf().getOption("spark." + key);
-    return value.isEmpty() ? "true" : value.get().toString();
+    return value.isEmpty() ? null : value.get().toString();
   }
 
   /**
@@ -308,7 +322,7 @@ public final class Scan {
    * Return 128 bits of a hash of the paths, sizes and modification times of the listed files.
    * Python keeps the files of an earlier scan with the same digest.
    */
-  public String digest() {
+  private String digest() {
     // These are two chains of XXH64 with different seeds.
     long first = 42;
     long second = 4242;
@@ -334,12 +348,8 @@ public final class Scan {
     return statuses;
   }
 
-  /**
-   * Keep only some files. Character i of marks is '0' if file i is left out. Return false, and
-   * change nothing, if the scan already has a result, such as a timeout.
-   */
-  public synchronized boolean keep(String marks) {
-    if (isClosed) return false;
+  /** Return the listed files without those whose character in marks is '0'. */
+  private Seq marked(String marks) {
     List keptDirectories = new ArrayList();
     int fileNumber = 0;
     for (Object listed : JavaConverters.seqAsJavaList(listedDirectories)) {
@@ -351,8 +361,7 @@ public final class Scan {
       Seq kept = JavaConverters.asScalaBuffer(files).toSeq();
       keptDirectories.add(directory.copy(directory.values(), kept));
     }
-    directories = JavaConverters.asScalaBuffer(keptDirectories).toSeq();
-    return true;
+    return JavaConverters.asScalaBuffer(keptDirectories).toSeq();
   }
 }
 

@@ -41,10 +41,15 @@ public final class SmallSide {
     QueryExecution query = frame.queryExecution();
     long maxBytes = session.sessionState().conf().autoBroadcastJoinThreshold();
     if (maxBytes <= 0 || readBytes(query.sparkPlan()) > maxBytes) return null;
+    final SparkPlan plan = query.executedPlan();
+    scala.Function0 takeRows =
+        new scala.runtime.AbstractFunction0() {
+          public Object apply() { return plan.executeTake(MAX_ROWS + 1); }
+        };
     InternalRow[] found =
         (InternalRow[])
             SQLExecution.withNewExecutionId(
-                query, scala.Option.apply("keys of a join"), new TakeCall(query.executedPlan()));
+                query, scala.Option.apply("keys of a join"), takeRows);
     if (found.length > MAX_ROWS) return null;
     List rows = new ArrayList();
     long bytes = 0;
@@ -86,7 +91,7 @@ public final class SmallSide {
     for (Object leaf : JavaConverters.seqAsJavaList(physical.collectLeaves())) {
       IndexedFiles files = indexedFiles(leaf);
       if (files == null) continue;
-      keptBytes += files.numBytes();
+      keptBytes += files.lastScan().numBytes();
       allBytes += files.sizeInBytes();
     }
     return keptBytes < MAX_KEPT_SHARE * allBytes ? filtered : null;
@@ -119,7 +124,7 @@ public final class SmallSide {
       SparkPlan leaf = (SparkPlan) item;
       IndexedFiles files = indexedFiles(leaf);
       if (files != null) {
-        bytes += files.numBytes();
+        bytes += files.lastScan().numBytes();
       } else if (leaf.logicalLink().isEmpty()) {
         return Double.MAX_VALUE;
       } else if (!(leaf instanceof RDDScanExec) || !isList(((RDDScanExec) leaf).rdd())) {
@@ -141,18 +146,7 @@ public final class SmallSide {
   private static IndexedFiles indexedFiles(Object leaf) {
     if (!(leaf instanceof FileSourceScanExec)) return null;
     FileIndex files = ((FileSourceScanExec) leaf).relation().location();
-    boolean wasAsked = files instanceof IndexedFiles && ((IndexedFiles) files).wasAsked();
-    return wasAsked ? (IndexedFiles) files : null;
+    if (!(files instanceof IndexedFiles)) return null;
+    return ((IndexedFiles) files).lastScan() == null ? null : (IndexedFiles) files;
   }
-}
-
-/** A function without parameters that returns a plan's first rows, as Spark's methods take it. */
-final class TakeCall extends scala.runtime.AbstractFunction0 {
-  private final SparkPlan plan;
-
-  TakeCall(SparkPlan plan) {
-    this.plan = plan;
-  }
-
-  public Object apply() { return plan.executeTake(SmallSide.MAX_ROWS + 1); }
 }

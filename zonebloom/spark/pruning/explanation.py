@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -124,15 +125,6 @@ class PrunedRelation:
         """Return the reasons of the notes."""
         return frozenset(note.reason for note in self.notes)
 
-    @property
-    def summary(self) -> str:
-        """Return the text about the kept files that ``explain`` shows in the name of a scan."""
-        counts = f"{self.kept_files:,} of {self.num_files:,}" if self.num_files else "all"
-        by = f" by {', '.join(self.indices)}" if self.indices else ""
-        text = "; ".join([f"zonebloom: {counts} files{by}", *map(str, self.notes)])
-        # Index names and paths may contain line breaks, which `shorten` removes.
-        return shorten(text, _SUMMARY_CHARACTERS, placeholder=" ...")
-
     def __str__(self) -> str:
         lines = [f"Relation {self.name}"]
         if self.filter is not None:
@@ -160,11 +152,16 @@ class PruningResult:
     indices: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     warnings: tuple[ZoneBloomWarning, ...] = ()
+    # If given, all scans of these roots that filter these columns have this result, until one of
+    # these folders changes. Times are in ms, and 0 for a folder that does not exist.
+    folder_times: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def keep_all(cls, reason: Reason, text: str = "") -> PruningResult:
+    def keep_all(
+        cls, reason: Reason, text: str = "", folder_times: Mapping[str, int] | None = None
+    ) -> PruningResult:
         """Return a result that excludes no files, with the reason."""
-        return cls(notes=(Note(reason, text),))
+        return cls(notes=(Note(reason, text),), folder_times=folder_times or {})
 
     @classmethod
     def of_unusable_index(cls, text: str) -> PruningResult:
@@ -178,21 +175,31 @@ class PruningResult:
         is_kept[self.excluded_numbers] = False
         return is_kept[files.numbers]
 
-    def describe(
-        self, roots: Sequence[str] = (), num_files: int = 0, num_kept: int = 0
-    ) -> PrunedRelation:
-        """Return the description of a scan of these roots with this result."""
-        notes = self.notes
+    def answer(self, files: ListedFiles | None = None) -> str:
+        """Return this result as the JSON that `IndexedFiles.java` takes: marks, and a description.
+
+        Give the files if an index was asked about them.
+        """
+        marks, counts, notes = "", "all", self.notes
+        if files is not None:
+            is_kept = self.kept_mask(files)
+            counts = f"{int(is_kept.sum()):,} of {len(files):,}"
+            if not is_kept.all():
+                marks = np.where(is_kept, b"1", b"0").tobytes().decode()
         if not notes and not self.excluded_numbers.size:
             notes = (Note(Reason.ALL_FILES_KEPT),)
-        return PrunedRelation(
-            roots_text(roots),
-            tuple(roots),
-            " OR ".join(self.predicates) or None,
-            num_files,
-            kept_files=num_kept,
-            indices=self.indices,
-            notes=notes,
+        by = f" by {', '.join(self.indices)}" if self.indices else ""
+        summary = "; ".join([f"zonebloom: {counts} files{by}", *map(str, notes)])
+        return json.dumps(
+            {
+                "kept": marks,
+                "folder_times": self.folder_times,
+                # Index names and paths may contain line breaks, which `shorten` removes.
+                "summary": shorten(summary, _SUMMARY_CHARACTERS, placeholder=" ..."),
+                "filter": " OR ".join(self.predicates) or None,
+                "indices": self.indices,
+                "notes": [(note.reason.name, note.text) for note in notes],
+            }
         )
 
 

@@ -6,7 +6,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from operator import is_
@@ -30,21 +30,40 @@ from zonebloom.errors import (
     ZoneBloomError,
 )
 from zonebloom.index.row_keys.rules import columns_of_entry
-from zonebloom.spark.managed_indices import DeletedIndices, deleted_indices, names_in_use
+from zonebloom.spark.managed_indices import DeletedIndices, deleted_indices_in, names_in_use
 from zonebloom.spark.pruning.explanation import Note, PruningResult, Reason, merge_results
 from zonebloom.spark.pruning.indexed_files import CatalogFiles, find_known_files
 from zonebloom.spark.pruning.jvm_scan import JvmScan, ListedFiles
 from zonebloom.spark.session_settings import open_path
-from zonebloom.spark.session_state import LruCache
+from zonebloom.spark.session_state import LruCache, session_state
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import absolute_path, folders_above, plain_path, split_path
-from zonebloom.storage.store import store_of
+from zonebloom.storage.store import LOCAL, store_of
 
 CachedType = TypeVar("CachedType")
-# The index folder of each data folder that a request has looked at, or None if there is none.
-KnownFolders = dict[tuple[str, str], str | None]
+# An answer that depends on more folders is not kept by the JVM.
+_MAX_FOLDER_TIMES = 64
 IndexDir = str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SeenFolders:
+    """The folders at which a request has looked."""
+
+    # The index folder of each data folder, or None if there is none.
+    indices: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    # When the folders with versions of an index changed last, as `PruningResult` has it.
+    times: dict[str, int] = field(default_factory=dict)
+
+    def add_time(self, filesystem: pafs.FileSystem, index_folder: str) -> None:
+        path = posixpath.join(index_folder, VERSIONS)
+        is_local = store_of(filesystem) is LOCAL
+        # No folder has the time -1, so an answer that depends on object stores never holds.
+        self.times[path] = 0 if is_local else -1
+        if is_local:
+            with suppress(OSError):
+                self.times[path] = os.stat(path).st_mtime_ns // 10**6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +106,7 @@ class IndexLookup:
         if encryption is not None:
             arguments.require_secret(encryption, Encryption, "encryption")
         self._spark = spark
+        self._state = session_state(spark)
         self._index_dir = None
         if index_dir is not None:
             index_dir = absolute_path(arguments.require_path(index_dir, "index_dir"))
@@ -96,31 +116,37 @@ class IndexLookup:
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which files a scan can skip. Files are listed only if they may have an index."""
-        known_folders: KnownFolders = {}
-        find_root = cache(lambda path: self._root(path, known_folders))
+        seen = _SeenFolders()
+        find_root = cache(lambda path: self._root(path, seen))
         with collected_warnings() as issued_warnings:
-            results = list(self._results(scan, find_root))
+            results = list(self._results(scan, find_root, seen))
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
             for text, warning in by_text.items()
             if isinstance(warning, IndexNotUsedWarning)
         ]
-        return merge_results(
+        result = merge_results(
             [*results, PruningResult(notes=tuple(damage), warnings=tuple(by_text.values()))]
         )
+        is_one = len(results) == 1 and len(seen.times) <= _MAX_FOLDER_TIMES
+        if result.warnings or not is_one:
+            return result
+        return replace(result, folder_times=results[0].folder_times)
 
-    def _results(self, scan: JvmScan, find_root: FindRoot) -> Iterator[PruningResult]:
+    def _results(
+        self, scan: JvmScan, find_root: FindRoot, seen: _SeenFolders
+    ) -> Iterator[PruningResult]:
         paths = scan.roots
         if not any(root.folders or root.error for root in map(find_root, paths)):
             if paths:
                 text = f"there is no index in {paths[0]} or above"
-                yield PruningResult.keep_all(Reason.NO_INDEX, text)
+                yield PruningResult.keep_all(Reason.NO_INDEX, text, seen.times)
         elif len(paths) == 1 and not self._may_have_index_on(find_root(paths[0]), scan.columns):
             text = f"no index on {', '.join(sorted(scan.columns))}"
-            yield PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)
+            yield PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text, seen.times)
         else:
-            deleted = deleted_indices(self._spark)
+            deleted = deleted_indices_in(scan.system_path, self._spark, self._state)
             for path, files in self._files_by_root(scan.files, paths, find_root):
                 yield self._ask_root(find_root(path), files, scan, deleted)
 
@@ -134,10 +160,10 @@ class IndexLookup:
             return groups
         return self._cached(tuple(folders), (files,), lambda: files.by_root(folders))
 
-    def _root(self, path: str, known_folders: KnownFolders) -> _Root:
+    def _root(self, path: str, seen: _SeenFolders) -> _Root:
         try:
             filesystem, base = open_path(self._spark, path)
-            folders = self._index_folders(filesystem, base, known_folders)
+            folders = self._index_folders(filesystem, base, seen)
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return _Root(path, error=error)
         return _Root(path, base, filesystem, folders)
@@ -164,7 +190,7 @@ class IndexLookup:
         An index_dir does not tell its data folder, so the path stands for it. Raises `SourceError`.
         """
         filesystem, base = open_path(self._spark, path)
-        for folder in self._index_folders(filesystem, base, {}):
+        for folder in self._index_folders(filesystem, base, _SeenFolders()):
             yield filesystem, root_of_index(filesystem, base, folder) or base, folder
 
     def _may_have_index_on(self, root: _Root, columns: frozenset[str]) -> bool:
@@ -180,7 +206,7 @@ class IndexLookup:
             return True
 
     def _index_folders(
-        self, filesystem: pafs.FileSystem, base: str, known_folders: KnownFolders
+        self, filesystem: pafs.FileSystem, base: str, seen: _SeenFolders
     ) -> list[str]:
         """Return the folders of indices that may know files below a path, the nearest first."""
         folders: list[str] = []
@@ -188,16 +214,19 @@ class IndexLookup:
             # An index in another file system knows none of these files.
             with suppress(InvalidArgument):
                 folders.append(path_in(filesystem, self._index_dir))
+                seen.add_time(filesystem, folders[0])
         for root in folders_above(base):
             key = filesystem.type_name, root
-            if key not in known_folders:
-                known_folders[key] = self._folder_at(filesystem, root)
-            folders += filter(None, [known_folders[key]])
+            if key not in seen.indices:
+                seen.indices[key] = self._folder_at(filesystem, root, seen)
+            folders += filter(None, [seen.indices[key]])
         return list(dict.fromkeys(folders))
 
-    def _folder_at(self, filesystem: pafs.FileSystem, root: str) -> str | None:
+    def _folder_at(self, filesystem: pafs.FileSystem, root: str, seen: _SeenFolders) -> str | None:
         """Return the folder of the index of a data folder, or None if there is none."""
         folder = default_index_folder(filesystem, root)
+        # Note the time before the folder is read, so that no later change is missed.
+        seen.add_time(filesystem, folder)
         try:
             has_index = store_of(filesystem).is_folder(posixpath.join(folder, VERSIONS))
         except (OSError, pa.ArrowException):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from zonebloom.base import arguments
 from zonebloom.predicates import ast
 from zonebloom.predicates.catalyst import CatalystNode, CatalystTranslator
+from zonebloom.spark.session_settings import system_folder
 from zonebloom.spark.session_state import LruCache
 from zonebloom.spark.types import type_name
 
@@ -123,7 +124,10 @@ class JvmScan:
         self.roots: list[str] = fields["roots"]
         self.filters: Sequence[CatalystNode] = fields["filters"]
         self.ignores_case: bool = not fields["case_sensitive"]
-        self._hybrid_scan: str = fields["hybrid_scan"]
+        self._digest: str = fields["digest"]
+        self._hybrid_scan: str = fields["hybrid_scan"] or "true"
+        # The folder of the documents of managers.
+        self.system_path = system_folder(fields["system_path"], fields["warehouse"])
         self._partition_columns: list[str] = fields["partition_columns"]
         # The types of the columns of the filters, as Spark's JSON, by name.
         self.column_types: dict[str, str] = fields["types"]
@@ -150,11 +154,11 @@ class JvmScan:
 
         If roots and files are those of an earlier scan, the cached object of that scan is returned.
         """
-        roots, digest = tuple(self.roots), self._java_scan.digest()
+        roots = tuple(self.roots)
         cached = self._listings.get(roots)
-        if cached is None or cached[0] != digest:
+        if cached is None or cached[0] != self._digest:
             files = ListedFiles.from_text(self._java_scan.files())
-            cached = self._listings.put(roots, (digest, files))
+            cached = self._listings.put(roots, (self._digest, files))
         return cached[1]
 
     def predicate(self, schema: pa.Schema) -> ast.Predicate:

@@ -5,20 +5,19 @@ A request asks which files may hold rows that pass the filters of a scan.
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
-from zonebloom.spark.pruning.explanation import PrunedRelation, PruningResult, Reason
+from zonebloom.spark.pruning.explanation import PruningResult
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.session_state import SessionState, compiled_java, session_state
 from zonebloom.spark.versions import (
@@ -45,20 +44,6 @@ def warn_once(state: SessionState, warning: ZoneBloomWarning, roots: Sequence[st
         warn(warning)
 
 
-def ask_index(scan: JvmScan, ask: Ask) -> PruningResult:
-    """Return which of the files of a scan an index excludes."""
-    if not scan.filters:
-        return PruningResult.keep_all(Reason.NO_FILTER)
-    try:
-        return ask(scan)
-    except Exception as error:  # noqa: BLE001 - an error must not fail the query
-        return _failure(error)
-
-
-def _failure(error: Exception) -> PruningResult:
-    return PruningResult.of_unusable_index(f"files are not chosen by an index: {error!r}")
-
-
 class FileChooser:
     """The function that the JVM calls for each scan, in its own thread, to choose files."""
 
@@ -68,35 +53,29 @@ class FileChooser:
         self._warns = warns
 
     def apply(self, request: str, java_scan: Any) -> str:
-        """Choose the files that Spark reads for a scan. Return its description as JSON."""
+        """Choose the files that Spark reads for a scan. Return them and a description as JSON."""
+        start = time.monotonic()
+        roots: list[str] = []
         try:
-            return self._choose(JvmScan(java_scan, self._state.listings, request), java_scan)
+            scan = JvmScan(java_scan, self._state.listings, request)
+            roots = scan.roots
+            result = self._ask(scan)
+            self._issue_warnings(result, roots)
+            answer = result.answer(scan.files if result.predicates else None)
+            if time.monotonic() - start > MAX_ANSWER_SECONDS:
+                warn_once(self._state, IndexNotUsedWarning(_TIMEOUT_TEXT), roots)
+            return answer
         except Exception as error:  # noqa: BLE001 - Spark reads all files after an error
-            result = _failure(error)
+            text = f"files are not chosen by an index: {error!r}"
+            result = PruningResult.of_unusable_index(text)
             # If the process turns warnings into errors, they must not fail the query either.
             with suppress(ZoneBloomWarning):
-                self._issue_warnings(result)
-            return _to_json(result.describe())
+                self._issue_warnings(result, roots)
+            return result.answer()
 
-    def _issue_warnings(self, result: PruningResult, roots: Sequence[str] = ()) -> None:
+    def _issue_warnings(self, result: PruningResult, roots: Sequence[str]) -> None:
         for warning in result.warnings if self._warns else ():
             warn_once(self._state, warning, roots)
-
-    def _choose(self, scan: JvmScan, java_scan: Any) -> str:
-        result = ask_index(scan, self._ask)
-        self._issue_warnings(result, scan.roots)
-        # The number of files is known only if an index was asked about them.
-        num_files = num_kept = len(scan.files) if result.predicates else 0
-        marks = ""
-        if result.excluded_numbers.size:
-            is_kept = result.kept_mask(scan.files)
-            num_kept = int(is_kept.sum())
-            marks = np.where(is_kept, b"1", b"0").tobytes().decode()
-        description = _to_json(result.describe(scan.roots, num_files, num_kept))
-        # After this call Spark skips files, so no later step may fail.
-        if marks and not java_scan.keep(marks):
-            warn_once(self._state, IndexNotUsedWarning(_TIMEOUT_TEXT), scan.roots)
-        return description
 
     class Java:
         """The Java interface that py4j implements with this object."""
@@ -167,14 +146,3 @@ def remove_session_rule(spark: Any) -> None:
     except EngineError:
         return
     plans.removeRule(java_session(spark))
-
-
-def _to_json(relation: PrunedRelation) -> str:
-    return json.dumps(
-        {
-            "summary": relation.summary,
-            "filter": relation.filter,
-            "indices": relation.indices,
-            "notes": [(note.reason.name, note.text) for note in relation.notes],
-        }
-    )
