@@ -116,6 +116,7 @@ SIDES = {
     "limit": "SELECT id FROM dim WHERE x < 9 ORDER BY id, row LIMIT 3",
     "union": "SELECT id FROM dim UNION SELECT id FROM listed",
     "lookup in the large side": "SELECT id, 1 AS n FROM fact WHERE id = 2007",
+    "many keys of a file": "SELECT id FROM range(1000, 2000) WHERE id % 3 = 0",
     "nothing": "SELECT * FROM dim WHERE x < -1",
 }
 
@@ -204,11 +205,12 @@ def test_a_side_that_differs_each_time_gives_the_keys_that_are_joined(spark, lak
     "side",
     [
         "SELECT * FROM every",
+        "SELECT id FROM range(8000) WHERE id % 8 = 5",
         "SELECT id AS id, id AS y FROM range(40000) WHERE id % 2000 > 1000",
         "SELECT id, repeat('a', 12000000) AS long FROM range(1003, 1004)",
         "SELECT id, row AS place FROM parted",
     ],
-    ids=["keys of all files", "many rows", "large rows", "large"],
+    ids=["keys of all files", "many keys of all files", "many rows", "large rows", "large"],
 )
 def test_other_sides_read_all_files(spark, lake, enabled, side):
     with spark_data.settings(spark, **{THRESHOLD: "400kb"}):

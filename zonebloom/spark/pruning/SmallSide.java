@@ -26,6 +26,8 @@ public final class SmallSide {
   static final int MAX_ROWS = 10000;
   // The keys are used if the files that may hold them have less than this share of the bytes.
   private static final double MAX_KEPT_SHARE = 0.75;
+  // Of many rows, so many are tried first. All keys need at least the files of these.
+  private static final int SAMPLE_ROWS = 64;
   private final SparkSession session;
   private final Seq output;
   private final List rows;
@@ -75,6 +77,8 @@ public final class SmallSide {
    * enough files. Keys are given by their positions among the columns of both frames.
    */
   public Dataset filter(Dataset large, List positions, List smallPositions) {
+    boolean isLong = rows.size() > 2 * SAMPLE_ROWS;
+    if (isLong && sample().filter(large, positions, smallPositions) == null) return null;
     LogicalPlan plan = large.queryExecution().analyzed();
     Seq columns = plan.output();
     for (int i = 0; i < positions.size(); i++) {
@@ -95,6 +99,14 @@ public final class SmallSide {
       allBytes += files.sizeInBytes();
     }
     return keptBytes < MAX_KEPT_SHARE * allBytes ? filtered : null;
+  }
+
+  /** Return some of the rows, from all parts of their list. */
+  private SmallSide sample() {
+    List some = new ArrayList();
+    int step = rows.size() / SAMPLE_ROWS;
+    for (int i = 0; i < rows.size(); i += step) some.add(rows.get(i));
+    return new SmallSide(session, output, some);
   }
 
   /** Return the keys in a column of the rows, as values of the type of the large side's column. */
