@@ -527,7 +527,14 @@ class LocalStore(Store):
         return full_path(os.path.realpath(path))
 
     def is_mount(self, path: str) -> bool:
-        return os.path.ismount(path)
+        if os.name == "nt":
+            return os.path.ismount(path)
+        # `os.path.ismount` resolves the folder above, but links are resolved already.
+        try:
+            here, above = os.lstat(path), os.lstat(os.path.dirname(path))
+        except OSError:
+            return False
+        return here.st_dev != above.st_dev or here.st_ino == above.st_ino
 
     def may_hold_index(self, folder: str) -> bool:
         # In a folder with the sticky bit, as /tmp has, another user could create an index that
