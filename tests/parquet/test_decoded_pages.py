@@ -27,7 +27,6 @@ from zonebloom.base.memory_cache import MemoryCache
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import leaf_reader
-from zonebloom.parquet.hit_reader import HitReader
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import LeafChunk, Undecodable
@@ -128,25 +127,18 @@ def check_hits(file: CachedFile, whole: pa.Table, rng: random.Random, tries: int
         if len(forms) == 1:
             key_set.value = pa.scalar(next(iter(wanted)), column.type)
         order = [number, *(n for n in range(len(chunks)) if n != number)]
-        reader = HitReader([whole.column_names[n] for n in order], [chunks[n] for n in order])
-        found = reader.read(file, key_set, rows)
+        found, arrays = file.hits([chunks[n] for n in order], key_set, rows)
         values = column.to_pylist()
         # A scan uses and fills the same cache.
-        table = PageTable([chunks[number]])
-        matches, at_matches = table.find_rows(file, key_set, False, rows)
-        assert matches.tolist() == [row for row in rows.rows().tolist() if values[row] in wanted]
-        assert (at_matches is not None) == bool(matches.size)
         for name, taken in zip(whole.column_names, PageTable(chunks).take(file, rows), strict=True):
             assert taken is not None
             assert same(pa.chunked_array([taken]), sliced(whole.column(name), rows)), name
         expected = [row for row in rows.rows().tolist() if values[row] in wanted]
-        if found is None or found[1] is None:
-            continue
         num_answered += 1
-        assert found[0].tolist() == expected, whole.column_names[number]
-        for n, array in zip(order, found[1] if expected else (), strict=False):
+        assert found.tolist() == expected, whole.column_names[number]
+        for n, array in zip(order, arrays, strict=True):
             array.validate(full=True)
-            at_rows = sliced(whole.column(n), RowRanges.from_rows(found[0]))
+            at_rows = sliced(whole.column(n), RowRanges.from_rows(found))
             assert same(pa.chunked_array([array]), at_rows), whole.column_names[n]
     return num_answered
 
@@ -201,15 +193,22 @@ def test_decoded_and_small_pages_are_taken_together(cache, monkeypatch, seed):
     assert cache.num_bytes
 
 
-def test_a_lookup_of_many_keys_or_rows_caches_nothing(cache):
-    whole = table(0.1).select(["number"])
-    file = one_row_group(whole, use_dictionary=False)
+class Whole:
+    """A cached object that fills the cache."""
+
+    num_bytes = 1 << 20
+
+
+def test_a_lookup_of_many_keys_or_rows_drops_nothing_from_the_cache(cache, monkeypatch):
+    set_constant(monkeypatch, cache, "_max_bytes", Whole.num_bytes)
+    file = one_row_group(table(0.1).select(["number"]), use_dictionary=False)
     (chunk,) = file.chunks()
     everything, half = RowRanges([(0, ROWS)]), RowRanges([(0, ROWS // 2)])
-    for num_keys, rows in ((1, everything), (300, half)):
+    for num_keys, rows, is_dropped in ((1, everything, False), (300, half, False), (1, half, True)):
+        cache.put("other", Whole())
         keys = KeySet(chunk.leaf, [number.to_bytes(8, "little") for number in range(num_keys)])
-        assert HitReader(["number"], [chunk]).read(file, keys, rows) is None
-    assert cache.num_bytes == 0
+        PageTable([chunk]).find_rows(file, keys, False, rows)
+        assert (cache.get("other", Whole) is None) == is_dropped
 
 
 def test_pages_of_a_file_that_was_just_written_are_not_cached(cache):
@@ -269,13 +268,12 @@ def test_damaged_pages_give_no_other_values(cache, kind, codec, is_dictionary, i
             expected = PageTable([column]).find_rows(file, keys, False, rows)[0].tolist()
         for _ in range(3):
             with contextlib.suppress(FragmentUnreadable, Undecodable):
-                found = HitReader(["x"], [column]).read(file, keys, rows)
-                if found is not None:
-                    num_answered += 1
-                    possible = [expected]
-                    if expected is None:
-                        possible = possible_rows(bytes(data), whole, rows, key)
-                    assert found[0].tolist() in possible
+                found, _ = file.hits([column], keys, rows)
+                num_answered += 1
+                possible = [expected]
+                if expected is None:
+                    possible = possible_rows(bytes(data), whole, rows, key)
+                assert found.tolist() in possible
     # Some damages only change values, so pages without a checksum are read.
     assert num_answered or is_checked
 

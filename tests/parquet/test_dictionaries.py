@@ -13,7 +13,7 @@ from parquet.test_hostile import header
 from support.helpers import run_python
 from support.seams import replace_function, set_constant
 
-from zonebloom.parquet import dictionaries
+from zonebloom.parquet import dictionaries, leaf_kernels
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import (
@@ -67,14 +67,14 @@ def test_an_index_finds_the_same_entries(monkeypatch, kind, distinct):
     values = [value_of(kind, number * 7919 % distinct) for number in range(5000)]
     dictionary = Dictionary(leaf, 0, dictionary_page(leaf, values))
     full_searches = 0
-    find = KeySet.find
+    find_rows = leaf_kernels.find_rows
 
-    def count(*args, **kwargs) -> np.ndarray:
+    def count(*args) -> tuple[int, np.ndarray]:
         nonlocal full_searches
         full_searches += 1
-        return find(*args, **kwargs)
+        return find_rows(*args)
 
-    replace_function(monkeypatch, KeySet, "find", count)
+    replace_function(monkeypatch, leaf_kernels, "find_rows", count)
     for number in [*range(60), 4999, 6000]:
         keys = [value_of(kind, number), value_of(kind, number + 1)][: 1 + number % 2]
         forms = [form for key in keys for form in byte_forms(kind, pa.scalar(key, kind))]

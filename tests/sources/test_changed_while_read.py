@@ -88,15 +88,13 @@ def rewriting(
         return rows
 
     reader = ParquetRows if format == "parquet" else IpcRows
-    for name in ("read", "find_and_read"):
-        if hasattr(reader, name):
-            original = getattr(reader, name)
-            replace_function(
-                monkeypatch,
-                reader,
-                name,
-                lambda *arguments, original=original: write_after(original(*arguments)),
-            )
+    read: Any = reader.read
+    replace_function(
+        monkeypatch,
+        reader,
+        "read",
+        lambda *arguments, **options: write_after(read(*arguments, **options)),
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 import tempfile
@@ -22,7 +23,6 @@ from zonebloom.parquet.footer import (
     parse_footer,
     parse_offset_index,
 )
-from zonebloom.parquet.hit_reader import HitReader, can_read
 from zonebloom.parquet.key_tests import KeyFilter, KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_types
@@ -53,6 +53,7 @@ class File:
 
     has_round_trips = True
     handle: int | None = None
+    is_on_disk = False
     coalesce = 4096
     path = "memory"
     identity = FileIdentity(0, 0)
@@ -76,8 +77,12 @@ class File:
     def cache_key(self) -> tuple[Hashable, ...]:
         return self.path, self.identity
 
-    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def prefetch_pieces(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
         """Do nothing, because the file is in memory."""
+
+    def count_pieces(self, num_bytes: int, start_time: float, max_seconds: float) -> None:
+        """Count the bytes that a kernel read."""
+        self.counter.add(num_bytes)
 
     def indexed(self, group: int, leaf: int) -> PageLocations | None:
         """Return the page locations from the OffsetIndex."""
@@ -123,33 +128,28 @@ class File:
 
     def hits(
         self, chunks: Sequence[LeafChunk], keys: KeySet, rows: RowRanges
-    ) -> tuple[np.ndarray, list[pa.Array] | None] | None:
-        """Return the rows with a key in the first chunk and all values there, as lookups do.
+    ) -> tuple[np.ndarray, list[pa.Array]]:
+        """Return the rows with a key in the first chunk, and all values there, as lookups do.
 
-        None means that searching or reading pages is left to `PageTable`.
+        Read them from a local file, too, and assert that they are the same.
         """
-        if not can_read(chunks):
-            return None
-        names = [str(number) for number in range(len(chunks))]
-        reader = HitReader(names, chunks)
         results = []
         with tempfile.TemporaryFile() as file:
             file.write(self.data)
             file.flush()
-            for handle in (None, file.fileno()):
-                self.handle = handle
-                try:
-                    results.append(reader.read(self, keys, rows))
-                except Undecodable:
-                    results.append(None)
-        self.handle = None
-        by_request, by_handle = results
-        assert (by_request is None) == (by_handle is None)
-        if by_request is not None and by_handle is not None:
-            assert by_request[0].tolist() == by_handle[0].tolist()
-            for one, other in zip(by_request[1] or (), by_handle[1] or (), strict=True):
-                assert same(pa.chunked_array([one]), pa.chunked_array([other]))
-        return by_handle
+            for handle in (self.handle, file.fileno()):
+                opened = copy.copy(self)
+                opened.handle = handle
+                numbers, _ = PageTable(chunks[:1]).find_rows(opened, keys, False, rows)
+                at_keys = RowRanges.from_rows(numbers)
+                values = PageTable(chunks).take(opened, at_keys, is_lookup=True)
+                results.append((numbers, [array for array in values if array is not None]))
+                assert len(results[-1][1]) == len(chunks)
+        (numbers, values), (others, other_values) = results
+        assert numbers.tolist() == others.tolist()
+        for one, other in zip(values, other_values, strict=True):
+            assert same(pa.chunked_array([one]), pa.chunked_array([other]))
+        return numbers, values
 
     def rows_by_kernels(
         self, group: int, rows: RowRanges, located: Located, fields: Sequence[int]
@@ -262,7 +262,6 @@ def check_found(
                 matches, values_at = pages.find_rows(file, keys_to_find, nulls, rows)
             except (Unanswerable, Undecodable):
                 continue
-            found = None if nulls else file.hits([column], keys_to_find, rows)
             count += 1
             expected = [
                 row
@@ -272,11 +271,11 @@ def check_found(
             ]
             case = whole.column_names[field], group, rows, keys, nulls
             assert matches.tolist() == expected, case
-            if found is not None:
-                assert found[0].tolist() == expected, case
+            if not nulls:
+                found, (values_at_keys,) = file.hits([column], keys_to_find, rows)
+                assert found.tolist() == expected, case
                 at_matches = sliced(whole.column(field), RowRanges.from_rows(matches))
-                if expected and found[1] is not None:
-                    assert same(_decoded(found[1][0]), _decoded(at_matches)), case
+                assert same(_decoded(values_at_keys), _decoded(at_matches)), case
             if values_at is None:
                 assert not expected
             else:

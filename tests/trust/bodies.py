@@ -145,12 +145,11 @@ def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]
                     offsets = table.find_rows(file, key_set, nulls, rows)[0].tolist()
                     wanted = {key.as_py() for key in keys} | ({None} if nulls else set())
                     results.append(partial(has_keys_at, offsets, wanted, rows))
-                    found = None if nulls else file.hits([column, column], key_set, rows)
-                    if found is not None:
-                        offsets = found[0].tolist()
-                        results.append(partial(has_keys_at, offsets, wanted, rows))
-                        at_keys = RowRanges.from_rows(found[0])
-                        for array in map(chunked, found[1] or ()):
+                    if not nulls:
+                        found, arrays = file.hits([column, column], key_set, rows)
+                        results.append(partial(has_keys_at, found.tolist(), wanted, rows))
+                        at_keys = RowRanges.from_rows(found)
+                        for array in map(chunked, arrays):
                             results.append(partial(has_values, array, at_keys))
     return results
 

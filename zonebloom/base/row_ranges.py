@@ -338,7 +338,7 @@ def ranges_of_rows(rows: np.ndarray) -> RowRanges:
     Ranges are computed only if they are needed. The array must not change afterwards.
     """
     if rows.size == 0 or rows[-1] - rows[0] == rows.size - 1:
-        return RowRanges.from_rows(rows)
+        return RowRanges._of(rows[:1].copy(), rows[-1:] + 1)
     rows.flags.writeable = False
     ranges = object.__new__(RowRanges)
     ranges._rows = rows

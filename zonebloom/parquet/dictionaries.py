@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import header_kernels, value_kernels
+from zonebloom.parquet import header_kernels, leaf_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
 from zonebloom.parquet.key_tests import KeySet, index_bytes, index_values, spans_of
 from zonebloom.parquet.leaf_type import (
@@ -33,6 +33,7 @@ _SEARCHES_BEFORE_INDEX = 8
 # With more keys than one for this many entries, all entries are searched.
 _ENTRIES_PER_KEY = 64
 _LENGTH_BYTES = 4
+_NO_BYTES = np.empty(0, dtype=np.uint8)
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
 
 
@@ -158,7 +159,20 @@ class Dictionary:
             if self._index is not None:
                 hits[keys.numbers_in(self._index)] = 1
                 return hits
-        hits[keys.find(self._page, capacity=self.size + 1)] = 1
+        status, entries = leaf_kernels.find_rows(
+            self._page,
+            self._leaf.width,
+            -1,
+            _NO_BYTES,
+            keys.kernel_arguments,
+            _NO_BYTES,
+            False,
+            np.zeros(1, dtype=np.int64),
+            np.array([self.size]),
+        )
+        if status < 0:
+            raise FragmentUnreadable("values of a page lie outside it")
+        hits[entries] = 1
         return hits
 
     def _make_index(self) -> tuple[Any, ...] | None:

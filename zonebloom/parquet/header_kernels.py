@@ -232,7 +232,7 @@ def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, 
     page.body_start = begin
     page.body_size = stop - begin
     encoding = header[_ENCODING]
-    if encoding == DECODED_INDICES:
+    if encoding == DECODED_INDICES or (is_boolean and encoding not in (PLAIN, RLE)):
         return MALFORMED
     page.encoding = encoding
     if encoding != PLAIN or is_boolean or page.decompressed_size < _MIN_PARTIAL_BYTES:
@@ -240,7 +240,8 @@ def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, 
     flags = HAS_CHECKSUM if header[_CRC] != -1 else 0
     if is_dictionary_encoding(encoding):
         return flags | HAS_INDICES
-    return flags | (HAS_PLAIN if encoding == PLAIN else HAS_OTHER_ENCODINGS)
+    # `row_kernels.read_pages` converts booleans to PLAIN.
+    return flags | (HAS_PLAIN if encoding == PLAIN or is_boolean else HAS_OTHER_ENCODINGS)
 
 
 @kernel(int64(readonly(uint8), PAGES, readonly(int64), readonly(int64, 2), int64[::1]))

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.arrays import allocate_array
-from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import FileSchema
 from zonebloom.parquet.leaf_type import LeafType, Undecodable, leaf_at
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Or, Predicate
@@ -20,6 +19,8 @@ from zonebloom.values.literal import Unanswerable, integers_in_range
 from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
 
+# More keys than this are usually in most pages, so caching these would drop everything else.
+MAX_FEW_KEYS = 256
 # More keys than this are taken from their array as a whole, instead of one by one.
 _MAX_SINGLE_KEYS = 64
 # More keys that must be converted one by one are not searched.
@@ -42,6 +43,7 @@ _WHOLE_NUMBERS = ("integer", "date", "time", "timestamp", "instant", "duration")
 _NO_TABLE = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.uint64), np.uint64(0)
 _NO_NUMBERS = np.empty(0, dtype=np.uint64)
 _NO_TEXTS = np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+_NO_FILTER = np.empty(0, dtype=np.uint32)
 
 
 class KeySet:
@@ -60,8 +62,10 @@ class KeySet:
         Whether each value that is found is a key, and not only a candidate.
     value : pyarrow.Scalar or None
         The key, if there is only one and all values that equal it are the same.
+    count : int
+        The number of keys.
     kernel_arguments : tuple
-        The keys as arguments of `hit_kernels.find_hits`.
+        The keys as `leaf_kernels.find_rows` gets them.
     are_numbers : bool
         Whether the keys are compared as numbers of 4 or 8 bytes.
 
@@ -75,48 +79,20 @@ class KeySet:
     value: pa.Scalar | None = None
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
-        # Imports from a module take less time than imports of one.
-        from zonebloom.parquet.key_table_kernels import find_numbers, find_texts
-
         if not leaf.has_arrow_bytes:
             raise Undecodable
-        self._width = leaf.width
-        self.are_numbers = are_numbers = leaf.has_numbers
-        self._kernel = find_numbers if are_numbers else find_texts
-        self._count = len(forms)
-        keys = (_numbers(leaf, forms),) if are_numbers else spans_of(forms)
-        # The arguments of the kernel that describe the keys.
+        self.are_numbers = leaf.has_numbers
+        self.count = len(forms)
+        keys = (_numbers(leaf, forms),) if self.are_numbers else spans_of(forms)
+        # The keys with their hash table.
         self._keys: tuple[Any, ...] = *keys, *_NO_TABLE
-        if self._count > 1:
-            self._keys = index_values(keys, self._count)[0]
-        self.kernel_arguments = _NO_NUMBERS, *self._keys
-        if are_numbers:
+        if self.count > 1:
+            self._keys = index_values(keys, self.count)[0]
+        arguments = _NO_NUMBERS, *self._keys
+        if self.are_numbers:
             numbers, *table = self._keys
-            self.kernel_arguments = numbers, *_NO_TEXTS, *table
-
-    def find(
-        self,
-        pages: np.ndarray,
-        *,
-        capacity: int,
-    ) -> np.ndarray:
-        """Return the positions of the keys among the values of pages, ascending.
-
-        ``pages`` is a table of `page_table.PAGE`. ``capacity`` is more than the number
-        of values.
-        """
-        positions = allocate_array(capacity if self._count else 0, np.int64)
-        if not self._count:
-            return positions
-        hits = self._kernel(pages, self._width, *self._keys, positions)
-        if hits < 0:
-            raise FragmentUnreadable("values of a page lie outside it")
-        return positions[:hits]
-
-    @property
-    def count(self) -> int:
-        """The number of keys."""
-        return self._count
+            arguments = numbers, *_NO_TEXTS, *table
+        self.kernel_arguments: tuple[Any, ...] = *arguments, _NO_FILTER
 
     def numbers_in(self, index: tuple[Any, ...]) -> np.ndarray:
         """Return the numbers of the values in a hash table that are keys, int32.
@@ -125,7 +101,7 @@ class KeySet:
         """
         from zonebloom.parquet import key_table_kernels as kernels
 
-        numbers = np.empty(self._count, dtype=np.int32)
+        numbers = np.empty(self.count, dtype=np.int32)
         if self.are_numbers:
             kernels.key_numbers(self._keys[0], *index, numbers)
         else:
@@ -147,18 +123,17 @@ class KeyFilter(KeySet):
     is_exact = False
 
     def __init__(self, leaf: LeafType, keys: pa.Array):
-        from zonebloom.parquet.filter_kernels import find_hashed
         from zonebloom.sbbf import blocks
         from zonebloom.sbbf.hashing import hash_array
         from zonebloom.sbbf.sizing import size_for
 
         if not leaf.has_arrow_bytes:
             raise Undecodable
-        self._width, self._count, self._kernel = leaf.width, len(keys), find_hashed
+        self.count = len(keys)
         num_bytes = size_for(min(len(keys), _MAX_FILTER_NDV), _FILTER_PROBABILITY, "exact")
         words = np.zeros(num_bytes // 4, dtype=np.uint32)
         blocks.insert(words, hash_array(keys).values)
-        self._keys = (words,)
+        self.kernel_arguments = _NO_NUMBERS, *_NO_TEXTS, *_NO_TABLE, words
 
 
 def index_values(values: tuple[np.ndarray, ...], count: int) -> tuple[tuple[Any, ...], int]:
@@ -206,10 +181,19 @@ def is_key_search(predicate: Predicate, file: FileSchema, schema: pa.Schema) -> 
 
 
 class KeyTests:
-    """The keys of a predicate in stored form, which exclude rows before a value is decoded."""
+    """The keys of a predicate in stored form, which exclude rows before a value is decoded.
+
+    Attributes
+    ----------
+    predicate : Predicate
+    has_few_keys : bool
+        Whether the predicate has few keys, and nothing else.
+    """
 
     def __init__(self, predicate: Predicate):
         self.predicate = predicate
+        is_short = isinstance(predicate, IsIn) and len(predicate.values) <= MAX_FEW_KEYS
+        self.has_few_keys = isinstance(predicate, Equals) or is_short
         # A value is a tuple of one: the keys, or None if they cannot be searched exactly.
         self._keys: dict[tuple[int, LeafType], tuple[KeySet | None]] = {}
         # All threads ask for the keys at the same time, but a set of a million is built only once.

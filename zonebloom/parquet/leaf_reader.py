@@ -1,12 +1,19 @@
 """Read leaves of one row group with kernels: find the rows of keys, and take values at rows.
 
-    PageTable    where the pages of some leaves lie; never changes, so all reads share it
+    PageTable    where the pages of some leaves lie; all reads share it
     Selection    the pages with the wanted rows
-    OpenedPages  some of these pages in memory: decompressed, with their definition levels
+    OpenedPages  some of these pages in memory: decompressed, with their levels
+
+In a local file, a kernel opens the pages of few rows, and finds or takes them, in one call. All
+other pages are opened in steps: those of object stores, batches of many pages, and those that the
+kernel leaves to others (see `leaf_kernels.STEPS`).
 
 The values of pages are dictionary indices or PLAIN values. Other encodings are converted to PLAIN.
 Kernels search these bytes for keys, and take only the values of the wanted rows. Pages that the
 kernels cannot decode raise `Undecodable`, and pyarrow decodes them.
+
+A lookup needs few rows of a page. So it decodes large pages as a whole, and caches them. Small
+pages are read again each time.
 
 Source: Encodings.md and README.md (data pages) of the Parquet format.
 """
@@ -16,16 +23,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from operator import or_
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arrays import allocate_array
 from zonebloom.base.memory_cache import MEMORY_CACHE
 from zonebloom.base.row_ranges import RowRanges, touching_bounds
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import header_kernels, row_kernels, value_kernels
+from zonebloom.parquet import header_kernels, leaf_kernels, row_kernels
 from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
 from zonebloom.parquet.decoded_pages import (
     STORED_FIELDS,
@@ -39,11 +46,9 @@ from zonebloom.parquet.header_kernels import (
     HAS_CHECKSUM,
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
-    HAS_PLAIN,
 )
-from zonebloom.parquet.key_tests import KeySet
+from zonebloom.parquet.key_tests import MAX_FEW_KEYS, KeySet
 from zonebloom.parquet.leaf_type import (
-    BOOLEAN,
     MAX_INT32,
     SNAPPY,
     LeafChunk,
@@ -53,6 +58,7 @@ from zonebloom.parquet.leaf_type import (
     fixed_width_array,
     text_array,
 )
+from zonebloom.parquet.value_kernels import ALIGNMENT
 from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile
 
@@ -62,7 +68,11 @@ _BATCH_BYTES = 1 << 21
 _BATCH_ROWS = 1 << 17
 # About the bytes of the Python objects of a page table, and of each of its columns.
 _TABLE_BYTES, _COLUMN_BYTES = 2000, 1000
-_HAS_NO_INDICES = HAS_PLAIN | HAS_OTHER_ENCODINGS
+# More rows than this are usually in most pages, so caching these would drop everything else.
+_MAX_FEW_ROWS = 1 << 10
+# Opening pages takes longer than this if they probably came from the disk.
+_DISK_SECONDS = 500e-6
+_NO_HITS = np.empty(0, dtype=np.uint8)
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # Pages of more rows are decoded and cached.
 _MAX_UNCACHED_ROWS = 8 << 10
@@ -118,6 +128,7 @@ class PageTable:
 
     def __init__(self, columns: Sequence[LeafChunk]):
         self.columns = columns
+        self.leaves = [column.leaf for column in columns]
         pages = [column.pages for column in columns]
         starts = np.concatenate([locations.starts for locations in pages])
         sizes = np.concatenate([locations.sizes for locations in pages])
@@ -134,8 +145,11 @@ class PageTable:
         self.descriptions = np.array(
             [describe_column(column.leaf, column.chunk.codec) for column in columns], np.int64
         )
-        # Booleans are always converted to PLAIN.
-        self.has_booleans = any(c.leaf.physical_type == BOOLEAN for c in columns)
+        self._num_rows = int(pages[0].first_rows[-1])
+        # Whether a page was read that kernels do not open, and for each column whether one had
+        # dictionary indices.
+        self._needs_steps = False
+        self._need_dictionary = [False] * len(columns)
 
     @property
     def num_bytes(self) -> int:
@@ -147,6 +161,8 @@ class PageTable:
         self, file: FragmentFile, keys: KeySet, nulls: bool, rows: RowRanges
     ) -> tuple[np.ndarray, pa.Array | pa.ChunkedArray | None]:
         """Return the rows that hold one of the keys in the only leaf, ascending, and their values.
+
+        The values are None if there are no rows, or if the values are not known.
 
         Parameters
         ----------
@@ -162,30 +178,123 @@ class PageTable:
         Undecodable
         FragmentUnreadable
         """
+        is_lookup = keys.count <= MAX_FEW_KEYS and 2 * len(rows) <= self._num_rows
+        starts, stops = touching_bounds(rows)
+        decoded = self.decoded_pages(file, starts, stops, may_drop_others=is_lookup)
+        found, values = self._find_by_kernel(file, keys, nulls, starts, stops, decoded), None
+        if found is None:
+            found, values = self._find_in_steps(file, keys, nulls, rows, decoded)
+        if keys.value is not None and found.size:
+            values = pa.repeat(keys.value, found.size)
+        return found, values
+
+    def _find_by_kernel(
+        self,
+        file: FragmentFile,
+        keys: KeySet,
+        nulls: bool,
+        starts: np.ndarray,
+        stops: np.ndarray,
+        decoded: DecodedPages,
+    ) -> np.ndarray | None:
+        """Return the rows with a key, or None if the pages must be opened in steps."""
+        hits, opening = _NO_HITS, self._opening(file, starts, stops, decoded)
+        if opening is None:
+            return None
+        while True:
+            if self._need_dictionary[0]:
+                hits = dictionary_of(file, self.columns[0]).find_keys(keys)
+            start_time = time.perf_counter()
+            needed, num_bytes, _, found = leaf_kernels.find_in_file(
+                *opening, keys.kernel_arguments, hits, nulls
+            )
+            file.count_pieces(num_bytes, start_time, _DISK_SECONDS)
+            if needed != leaf_kernels.DICTIONARY or self._need_dictionary[0]:
+                break
+            self._need_dictionary = [True]
+        self._needs_steps |= needed == leaf_kernels.STEPS
+        return found if needed == leaf_kernels.NOTHING else None
+
+    def _take_by_kernel(
+        self, file: FragmentFile, rows: np.ndarray, decoded: DecodedPages
+    ) -> list[pa.Array] | None:
+        """Return the values at some rows, or None if the pages must be opened in steps."""
+        opening = self._opening(file, rows, rows + 1, decoded)
+        if opening is None:
+            return None
+        states = np.empty((2, len(self.columns)), dtype=np.int64)
+        while True:
+            # Another thread may find that more are needed.
+            had_dictionary = self._need_dictionary
+            descriptions, _dictionaries = dictionaries_of(file, self.columns, had_dictionary)
+            start_time = time.perf_counter()
+            needed, num_bytes, _, *taken = leaf_kernels.take_from_file(
+                *opening, descriptions, states
+            )
+            file.count_pieces(num_bytes, start_time, _DISK_SECONDS)
+            if needed != leaf_kernels.DICTIONARY:
+                break
+            have_indices = [bool(flags & HAS_INDICES) for flags in states[0].tolist()]
+            self._need_dictionary = list(map(or_, had_dictionary, have_indices))
+            if had_dictionary == self._need_dictionary:
+                # A dictionary that the pages refer to is empty.
+                return None
+        self._needs_steps |= needed == leaf_kernels.STEPS
+        if needed != leaf_kernels.NOTHING:
+            return None
+        return arrays_of(self.leaves, taken, rows.size, (states[1] >= 0).tolist())
+
+    def _opening(
+        self, file: FragmentFile, starts: np.ndarray, stops: np.ndarray, decoded: DecodedPages
+    ) -> tuple[Any, ...] | None:
+        """Return the arguments by which a kernel opens pages, or None if they need steps."""
+        handle = None if self._needs_steps else file.handle
+        if handle is None:
+            return None
+        if file.is_on_disk:
+            pages = self.pages_with(starts, stops, decoded).pages
+            file.prefetch_pieces(pages["file_start"], pages["num_bytes"])
+        pages = self.places, self.descriptions, starts, stops, decoded.descriptions
+        return handle, *pages, (_BATCH_BYTES, 2 * _BATCH_ROWS)
+
+    def _find_in_steps(
+        self, file: FragmentFile, keys: KeySet, nulls: bool, rows: RowRanges, decoded: DecodedPages
+    ) -> tuple[np.ndarray, pa.Array | None]:
         parts, values = [], []
         # The dictionary is read only if a page needs it, and searched once for all batches.
-        hits: np.ndarray | None = None
-        for opened in self.open_in_batches(file, rows):
-            if hits is None and opened.flags & HAS_INDICES:
-                hits = opened.dictionary(0).find_keys(keys)
-            part = opened.find_rows(keys, nulls, hits)
-            part = part[: row_kernels.rows_within(rows.starts, rows.stops, part)]
+        hits = _NO_HITS
+        for opened in self.open_in_batches(file, rows, decoded):
+            if opened.has_indices and not hits.size:
+                hits = dictionary_of(file, self.columns[0]).find_keys(keys)
+            part = opened.find_rows(keys, hits, rows, nulls=nulls)
             if part.size:
                 parts.append(part)
                 values += opened.take(part)
-        if not parts:
-            return _NO_ROWS, None
-        return parts[0] if len(parts) == 1 else np.concatenate(parts), _concatenate(values)
+        return (np.concatenate(parts), _concatenate(values)) if parts else (_NO_ROWS, None)
 
-    def take(self, file: FragmentFile, rows: RowRanges) -> list[pa.Array | pa.ChunkedArray | None]:
-        """Return the values of each leaf at some rows, with None for undecodable leaves."""
-        num_values = len(rows) * len(self.columns)
+    def take(
+        self, file: FragmentFile, rows: RowRanges, *, is_lookup: bool = False
+    ) -> list[pa.Array | pa.ChunkedArray | None]:
+        """Return the values of each leaf at some rows, with None for undecodable leaves.
+
+        ``is_lookup`` says whether the rows are those of keys. See `decoded_pages`.
+        """
+        num_rows = len(rows)
+        num_values = num_rows * len(self.columns)
+        starts, stops = touching_bounds(rows)
+        is_lookup = is_lookup and num_rows <= _MAX_FEW_ROWS
         try:
-            selection = self._select(file, rows)
+            decoded = self.decoded_pages(file, starts, stops, may_drop_others=is_lookup)
+            values = None
+            if num_values <= 2 * _BATCH_ROWS:
+                values = self._take_by_kernel(file, rows.rows(), decoded)
+            if values is not None:
+                return [*values]
+            selection = self.pages_with(starts, stops, decoded)
             if _fit_in_one_batch(file, selection, num_values):
-                return list(OpenedPages(self, file, selection).take(rows.rows()))
+                return [*OpenedPages(self, file, selection).take(rows.rows())]
             if len(self.columns) == 1:
-                return [self._take_in_batches(file, rows)]
+                return [self._take_in_batches(file, rows, decoded)]
         except Undecodable:
             if len(self.columns) == 1:
                 return [None]
@@ -197,18 +306,14 @@ class PageTable:
         middle = len(self.columns) // 2
         return PageTable(self.columns[:middle]), PageTable(self.columns[middle:])
 
-    def _take_in_batches(self, file: FragmentFile, ranges: RowRanges) -> pa.Array | pa.ChunkedArray:
+    def _take_in_batches(
+        self, file: FragmentFile, ranges: RowRanges, decoded: DecodedPages
+    ) -> pa.Array | pa.ChunkedArray:
         parts, rows = [], ranges.rows()
-        for opened in self.open_in_batches(file, ranges):
+        for opened in self.open_in_batches(file, ranges, decoded):
             begin, end = np.searchsorted(rows, opened.row_bounds()).tolist()
             parts += opened.take(rows[begin:end])
         return _concatenate(parts)
-
-    def _select(self, file: FragmentFile, rows: RowRanges) -> Selection:
-        """Return the pages with a row of some ranges, decoded if they are in memory."""
-        starts, stops = touching_bounds(rows)
-        decoded = self.decoded_pages(file, starts, stops, may_drop_others=False)
-        return self.pages_with(starts, stops, decoded)
 
     def pages_with(
         self, starts: np.ndarray, stops: np.ndarray, decoded: DecodedPages = _NOT_DECODED
@@ -288,9 +393,11 @@ class PageTable:
             key = self._cache_keys[number] = *form, *place
         return key
 
-    def open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
+    def open_in_batches(
+        self, file: FragmentFile, rows: RowRanges, decoded: DecodedPages = _NOT_DECODED
+    ) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
-        for part in _batches(file, self._select(file, rows)):
+        for part in _batches(file, self.pages_with(*touching_bounds(rows), decoded)):
             yield OpenedPages(self, file, part)
 
 
@@ -320,25 +427,24 @@ class OpenedPages:
         self._file = file
         self._pages = pages
         self._bounds = bounds
-        self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
         data = selection.read(file)
-        self._column_flags, target, self._bodies = open_bodies(
-            data, pages, bounds, columns, apart=apart
-        )
-        self.flags = int(np.bitwise_or.reduce(self._column_flags))
+        flags, target, self._bodies = open_bodies(data, pages, bounds, columns, apart=apart)
+        self._have_indices = (flags & HAS_INDICES > 0).tolist()
+        self.has_indices = True in self._have_indices
         # Keep the page buffers alive: the addresses in ``pages`` point into them.
         self._buffers: list[object] = [data, selection.decoded, *self._bodies]
         # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
         self._levels = np.empty(len(columns), dtype=np.int64)
-        self._present = np.empty(pages["num_rows"].sum(), dtype=np.uint8)
+        num_bytes = row_kernels.level_bytes(pages, bounds, columns)
+        self._present = np.empty(num_bytes, dtype=np.uint8)
         status = row_kernels.read_pages(
             data, target, pages, bounds, columns, self._present, self._levels
         )
         if status < 0:
-            what = "body" if status == -1 else "definition levels"
+            what = {-1: "body", -2: "definition levels"}.get(status, "values")
             raise FragmentUnreadable(f"the {what} of a page cannot be decoded")
-        if self.flags & HAS_OTHER_ENCODINGS or table.has_booleans:
+        if np.bitwise_or.reduce(flags) & HAS_OTHER_ENCODINGS:
             # This is imported late, because few files need its kernels.
             from zonebloom.parquet.plain_encoding import convert_pages
 
@@ -371,40 +477,26 @@ class OpenedPages:
     def _pages_of(self, number: int) -> np.ndarray:
         return self._pages[self._bounds[number] : self._bounds[number + 1]]
 
-    def dictionary(self, number: int) -> Dictionary:
-        """Return the dictionary of a column. Its memory stays valid as long as these pages do."""
-        if number not in self._dictionaries:
-            self._dictionaries[number] = dictionary_of(self._file, self._table.columns[number])
-        return self._dictionaries[number]
-
-    def find_rows(self, keys: KeySet, nulls: bool, hits: np.ndarray | None) -> np.ndarray:
-        """Return the rows of the row group that hold one of the keys, ascending.
+    def find_rows(
+        self, keys: KeySet, hits: np.ndarray, rows: RowRanges, *, nulls: bool
+    ) -> np.ndarray:
+        """Return those of some rows of the row group that hold one of the keys, ascending.
 
         Include rows with a null if ``nulls``. There must be a single column. ``hits`` is the mask
-        of keys in its dictionary, which is None if no page has indices.
+        of keys in its dictionary, which is empty if no page has indices.
         """
-        parts = []
-        for are_indices in (False, True):
-            pages = self._pages
-            if not self.flags & (HAS_INDICES if are_indices else _HAS_NO_INDICES):
-                continue
-            if self.flags & _HAS_NO_INDICES and self.flags & HAS_INDICES:
-                pages = pages[_have_indices(pages) == are_indices]
-            if nulls:
-                width = self._table.columns[0].leaf.width
-                _checked_count(value_kernels.check_values(pages, width, are_indices))
-            capacity = int(self._pages["num_rows"].sum()) + 1
-            if are_indices:
-                assert hits is not None
-                parts.append(_find_indices(hits, pages, capacity))
-            else:
-                parts.append(keys.find(pages, capacity=capacity))
-        rows = parts[0] if len(parts) == 1 else np.sort(np.concatenate([_NO_ROWS, *parts]))
-        if self._levels[0] < 0 or not (rows.size or nulls):
-            return rows
-        out = np.empty(self._present.size, dtype=np.int64)
-        count = row_kernels.rows_of_values(self._present, self._pages, rows, nulls, out)
-        return out[: _checked_count(count)]
+        status, found = leaf_kernels.find_rows(
+            self._pages,
+            self._table.columns[0].leaf.width,
+            self._levels[0],
+            self._present,
+            keys.kernel_arguments,
+            hits,
+            nulls,
+            *touching_bounds(rows),
+        )
+        _require_values(status)
+        return found
 
     @property
     def present(self) -> np.ndarray | None:
@@ -420,57 +512,48 @@ class OpenedPages:
 
     def take(self, rows: np.ndarray) -> list[pa.Array]:
         """Return the values of each column at ascending rows of the row group."""
-        table, num_columns = self._table, len(self._table.columns)
-        dictionaries = np.zeros((num_columns, 3), dtype=np.int64)
-        if self.flags & HAS_INDICES:
-            for number in range(num_columns):
-                if self._column_flags[number] & HAS_INDICES:
-                    dictionaries[number] = self.dictionary(number).kernel_args
-        stored = self._pages, self._bounds, table.descriptions, self._levels, dictionaries
-        leaves = [column.leaf for column in table.columns]
-        return take_arrays(leaves, (*stored, self._present), rows, self._levels >= 0)
+        table = self._table
+        descriptions, _dictionaries = dictionaries_of(self._file, table.columns, self._have_indices)
+        stored = self._pages, self._bounds, table.descriptions, self._levels, descriptions
+        return take_arrays(
+            table.leaves, (*stored, self._present), rows, (self._levels >= 0).tolist()
+        )
 
 
 def take_arrays(
     leaves: Sequence[LeafType],
     stored: tuple[np.ndarray, ...],
     rows: np.ndarray,
-    are_nullable: Sequence[bool] | np.ndarray,
+    are_nullable: Sequence[bool],
 ) -> list[pa.Array]:
     """Return the values of columns at ascending rows.
 
-    ``stored`` has the first six arguments of `value_kernels.take_values`.
+    ``stored`` has the first six arguments of `leaf_kernels.take_rows`.
     """
-    widths = stored[2][:, header_kernels.WIDTH]
-    num_texts = int((widths == 0).sum())
-    # The ends of the columns of a fixed width in the output.
-    alignment = value_kernels.ALIGNMENT
-    ends = np.add.accumulate((widths * rows.size + alignment - 1) // alignment) * alignment
-    out = allocate_array(int(ends[-1]), np.uint8)
-    valid = allocate_array(len(leaves) * rows.size, np.uint8).reshape(len(leaves), rows.size)
-    spans = allocate_array(2 * num_texts * rows.size, np.int64)
-    starts, lengths = spans.reshape(2, num_texts, rows.size)
-    size = _checked_count(value_kernels.take_values(*stored, rows, valid, out, starts, lengths))
+    taken = leaf_kernels.take_rows(*stored, rows)
+    _require_values(taken[0])
+    return arrays_of(leaves, taken, rows.size, are_nullable)
+
+
+def arrays_of(
+    leaves: Sequence[LeafType], taken: Sequence[Any], num_rows: int, are_nullable: Sequence[bool]
+) -> list[pa.Array]:
+    """Return the arrays of the values that `leaf_kernels.take_rows` returned."""
+    size, valid, out, offsets, texts = taken
     if size > MAX_INT32:
         raise Undecodable
-    offsets = texts = np.empty(0, dtype=np.uint8)
-    if num_texts:
-        texts = allocate_array(size, np.uint8)
-        offsets = allocate_array(num_texts * (rows.size + 1), np.int32)
-        offsets = offsets.reshape(num_texts, rows.size + 1)
-        _checked_count(value_kernels.copy_texts(starts, lengths, offsets, texts))
     arrays: list[pa.Array] = []
     start = text = text_start = 0
     for number, leaf in enumerate(leaves):
         are_valid = valid[number] if are_nullable[number] else None
         if leaf.width:
-            data = out[start : start + leaf.width * rows.size]
-            arrays.append(fixed_width_array(leaf, data, are_valid))
+            stop = start + leaf.width * num_rows
+            arrays.append(fixed_width_array(leaf, out[start:stop], are_valid))
+            start = -(-stop // ALIGNMENT) * ALIGNMENT
         else:
             stop = text_start + int(offsets[text, -1])
             arrays.append(text_array(leaf, offsets[text], texts[text_start:stop], are_valid))
             text, text_start = text + 1, stop
-        start = int(ends[number])
     return arrays
 
 
@@ -549,8 +632,19 @@ def is_identified(file: FragmentFile) -> bool:
     return bool(file.identity.inode or file.identity.tag)
 
 
-def _have_indices(pages: np.ndarray) -> np.ndarray:
-    return header_kernels.is_dictionary_encoding.py_func(pages["encoding"])
+def dictionaries_of(
+    file: FragmentFile, columns: Sequence[LeafChunk], are_needed: Sequence[bool]
+) -> tuple[np.ndarray, list[Dictionary]]:
+    """Return the descriptions of the needed dictionaries for kernels, and these.
+
+    The dictionaries must live until their values are copied.
+    """
+    descriptions, dictionaries = np.zeros((len(columns), 3), dtype=np.int64), []
+    for number, is_needed in enumerate(are_needed):
+        if is_needed:
+            dictionaries.append(dictionary_of(file, columns[number]))
+            descriptions[number] = dictionaries[-1].kernel_args
+    return descriptions, dictionaries
 
 
 def dictionary_of(file: FragmentFile, column: LeafChunk) -> Dictionary:
@@ -603,16 +697,6 @@ def read_spans(
     return data
 
 
-def _find_indices(hits: np.ndarray, pages: np.ndarray, capacity: int) -> np.ndarray:
-    """Return the positions of the dictionary indices that refer to a hit."""
-    if not hits.size and pages["num_stored"].any():
-        raise FragmentUnreadable("a page refers to a dictionary, but the column chunk has none")
-    if not np.logical_or.reduce(hits):
-        return _NO_ROWS
-    out = np.empty(capacity, dtype=np.int64)
-    return out[: _checked_count(value_kernels.find_indices(pages, hits, out))]
-
-
 def _refusal(flags: Sequence[int]) -> FragmentUnreadable | Undecodable:
     """Return the error of a refused page. Damage takes precedence over `Undecodable`."""
     errors = [error_for_code(flag) for flag in flags if flag < 0]
@@ -620,10 +704,9 @@ def _refusal(flags: Sequence[int]) -> FragmentUnreadable | Undecodable:
     return [*damage, *errors][0]
 
 
-def _checked_count(count: int) -> int:
-    if count < 0:
+def _require_values(status: int) -> None:
+    if status < 0:
         raise FragmentUnreadable("values of a page lie outside it, or are missing")
-    return count
 
 
 def _concatenate(parts: Sequence[pa.Array]) -> pa.Array:

@@ -20,50 +20,14 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, uint8
 
-from zonebloom.parquet.page_bytes import bits_at, run_at
 from zonebloom.parquet.page_table import PAGES, STORED_PAGES
-from zonebloom.sbbf.addresses import load_32, load_64
-from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
+from zonebloom.parquet.row_kernels import decode_levels
+from zonebloom.sbbf.addresses import load_32
+from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 _LENGTH_BYTES = 4
 # The number of slots that are skipped together if no wanted row begins in them.
 _GROUP_SIZE = 128
-
-
-@linked
-def _decode_levels(address, stop, max_level, out):
-    """Decode a level for each item of ``out``. Return 0, or -1."""
-    width = 0
-    while max_level >> width:
-        width += 1
-    offset = num_read = 0
-    while num_read < out.shape[0]:
-        run, value, begin, offset = run_at(address, offset, stop, width, out.shape[0] - num_read)
-        if run < 0 or value > max_level:
-            return -1
-        if value < 0:
-            # Eight levels have ``width`` bytes, so one load has all of them.
-            mask = np.uint64((1 << width) - 1)
-            highest = np.uint64(0)
-            i = 0
-            while i + 8 <= run and stop - begin >= 8:
-                word = load_64(address + np.uint64(begin))
-                for j in range(8):
-                    level = word >> np.uint64(j * width) & mask
-                    highest = max(highest, level)
-                    out[num_read + i + j] = np.uint8(level)
-                i += 8
-                begin += width
-            for j in range(run - i):
-                level = bits_at(address, begin * 8 + j * width, width, stop)
-                highest = max(highest, level)
-                out[num_read + i + j] = np.uint8(level)
-            if np.int64(highest) > max_level:
-                return -1
-        else:
-            out[num_read : num_read + run] = np.uint8(value)
-        num_read += run
-    return 0
 
 
 @inlined
@@ -121,7 +85,7 @@ def read_levels(data, pages, max_level, item_levels, definitions, repetitions, p
                 if num_bytes < 0:
                     return -1
             page_levels = repetitions[base : base + size]
-            if _decode_levels(address, num_bytes, max_repetition, page_levels) < 0:
+            if decode_levels(address, num_bytes, max_repetition, page_levels) < 0:
                 return -1
             count = 0
             for j in range(size):
@@ -143,7 +107,7 @@ def read_levels(data, pages, max_level, item_levels, definitions, repetitions, p
             page_levels = definitions[base : base + size]
             if num_bytes < 0:
                 return -1
-            if _decode_levels(address, num_bytes, max_level, page_levels) < 0:
+            if decode_levels(address, num_bytes, max_level, page_levels) < 0:
                 return -1
             stored = 0
             for j in range(size):

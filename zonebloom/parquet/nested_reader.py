@@ -194,7 +194,8 @@ class _OpenedLeaf:
         self._file, self._part = file, part
         chunk, pages = part.chunk, part.pages
         max_level, max_repetition = node.max_definition, node.repetition
-        description = np.array([[max_level, chunk.codec, 0, max_repetition, 0]])
+        is_boolean = node.leaf is not None and node.leaf.physical_type == BOOLEAN
+        description = np.array([[max_level, chunk.codec, 0, max_repetition, int(is_boolean)]])
         self._bounds = np.array([0, pages.size])
         flags, target, buffers = open_bodies(data, pages, self._bounds, description)
         self._flags = int(flags[0])
@@ -290,7 +291,12 @@ class _OpenedLeaf:
         self, leaf: LeafType, dictionary: tuple[int, int, int], *, has_nulls: bool
     ) -> pa.Array:
         pages, slots = self._pages, self._slots
-        if self._flags & HAS_OTHER_ENCODINGS or leaf.physical_type == BOOLEAN:
+        if leaf.physical_type == BOOLEAN:
+            booleans = np.empty(self._present.size, dtype=np.uint8)
+            self._buffers.append(booleans)
+            if row_kernels.unpack_booleans(pages, booleans) < 0:
+                raise FragmentUnreadable("the values of a page cannot be decoded")
+        elif self._flags & HAS_OTHER_ENCODINGS:
             # This is imported late, because few files need its kernels.
             from zonebloom.parquet.plain_encoding import convert_pages
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import delta_encoding_kernels as delta_kernels
-from zonebloom.parquet import header_kernels, row_kernels
+from zonebloom.parquet import header_kernels
 from zonebloom.parquet.leaf_type import (
-    BOOLEAN,
     BYTE_ARRAY,
     FIXED_LEN_BYTE_ARRAY,
     INT32,
@@ -22,21 +21,20 @@ from zonebloom.parquet.leaf_type import (
     Undecodable,
 )
 
-_PLAIN, _RLE, _DELTA, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _SPLIT = 0, 3, 5, 6, 7, 9
+_DELTA, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _SPLIT = 5, 6, 7, 9
 
 
 def convert_pages(leaf: LeafType, pages: np.ndarray, owner: object) -> list[np.ndarray]:
-    """Convert the values of pages to PLAIN encoding, with one byte for each boolean.
+    """Convert the values of pages to PLAIN encoding.
 
     ``pages`` is the table of pages, which is changed to the new bodies. ``owner`` keeps the old
     ones alive. Return the arrays that hold the new ones. Dictionary indices stay as they are.
     """
-    is_boolean = leaf.physical_type == BOOLEAN
     has_indices = header_kernels.is_dictionary_encoding.py_func(pages["encoding"])
     is_ready = (pages["encoding"] == header_kernels.PLAIN) | has_indices
     bodies = []
     for page in range(pages.size):
-        if pages["is_decoded"][page] or (is_ready[page] and not is_boolean):
+        if pages["is_decoded"][page] or is_ready[page]:
             continue
         address, size = int(pages["address"][page]), int(pages["size"][page])
         count = int(pages["num_stored"][page])
@@ -49,7 +47,7 @@ def convert_pages(leaf: LeafType, pages: np.ndarray, owner: object) -> list[np.n
 
 
 def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.ndarray:
-    """Return ``count`` values in PLAIN encoding, uint8. Booleans take one byte each.
+    """Return ``count`` values in PLAIN encoding, uint8.
 
     Raises
     ------
@@ -59,8 +57,6 @@ def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.
         If the encoding is unknown, or does not fit the type.
     """
     kind = leaf.physical_type
-    if kind == BOOLEAN:
-        return _decode_booleans(encoding, body, count)
     if encoding == _DELTA and kind in (INT32, INT64):
         numbers = _decode_deltas(body, 0, count, 8 * leaf.width)[0]
         return numbers.astype(f"i{leaf.width}").view(np.uint8)
@@ -79,21 +75,6 @@ def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.
             raise FragmentUnreadable("the size of a page does not fit its number of values")
         return np.ascontiguousarray(body.reshape(leaf.width, count).T).reshape(-1)
     raise Undecodable
-
-
-def _decode_booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
-    if encoding == _PLAIN:
-        if (count + 7) // 8 > body.size:
-            raise FragmentUnreadable("a page ends before its values")
-        return np.unpackbits(body, count=count, bitorder="little")
-    if encoding != _RLE:
-        raise Undecodable
-    # A length of 4 bytes precedes the values.
-    stop = int.from_bytes(body[:4].tobytes(), "little")
-    values = np.empty(count, dtype=np.uint8)
-    if stop > body.size - 4 or row_kernels.read_booleans(body.ctypes.data + 4, stop, values) < 0:
-        raise FragmentUnreadable("the values of a page cannot be decoded")
-    return values
 
 
 def _decode_deltas(

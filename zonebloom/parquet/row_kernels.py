@@ -10,8 +10,10 @@ from numba import int64, types, uint8, uint64
 
 from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.header_kernels import (
+    IS_BOOLEAN,
     MAX_LEVEL,
     NUMBER,
+    PLAIN,
     PRESENT,
     STARTS,
     VALUE_ENCODING,
@@ -20,8 +22,8 @@ from zonebloom.parquet.header_kernels import (
 )
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at
 from zonebloom.parquet.page_table import PAGE, PAGES, STORED_PAGES
-from zonebloom.sbbf.addresses import load_32
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.addresses import load_32, load_64
+from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 
 # Ranges of a decoded page with fewer rows between them are taken together.
 _MERGED_ROWS = 64
@@ -179,38 +181,81 @@ def rows_within(starts, stops, rows):
     return count
 
 
-@inlined
-def _read_levels(address, stop, max_level, present):
-    """Set ``present`` for each row that holds a value: its level is ``max_level``.
-
-    Return the number of these rows, or -1.
-    """
+@linked
+def decode_levels(address, stop, max_level, out):
+    """Decode a level for each item of ``out``. Return 0, or -1."""
     width = 0
     while max_level >> width:
         width += 1
     if width > 8:
         return -1
-    offset = 0
-    num_read = 0
-    num_present = 0
-    while num_read < present.shape[0]:
-        run, value, begin, offset = run_at(
-            address, offset, stop, width, present.shape[0] - num_read
-        )
+    offset = num_read = 0
+    while num_read < out.shape[0]:
+        run, value, begin, offset = run_at(address, offset, stop, width, out.shape[0] - num_read)
         if run < 0 or value > max_level:
             return -1
         if value < 0:
-            for i in range(run):
-                level = np.int64(bits_at(address, begin * 8 + i * width, width, stop))
-                if level > max_level:
-                    return -1
-                present[num_read + i] = level == max_level
-                num_present += np.int64(level == max_level)
+            # Eight levels have ``width`` bytes, so one load has all of them.
+            mask = np.uint64((1 << width) - 1)
+            highest = np.uint64(0)
+            i = 0
+            while i + 8 <= run and stop - begin >= 8:
+                word = load_64(address + np.uint64(begin))
+                for j in range(8):
+                    level = word >> np.uint64(j * width) & mask
+                    highest = max(highest, level)
+                    out[num_read + i + j] = np.uint8(level)
+                i += 8
+                begin += width
+            for j in range(run - i):
+                level = bits_at(address, begin * 8 + j * width, width, stop)
+                highest = max(highest, level)
+                out[num_read + i + j] = np.uint8(level)
+            if np.int64(highest) > max_level:
+                return -1
         else:
-            present[num_read : num_read + run] = value == max_level
-            num_present += run * np.int64(value == max_level)
+            out[num_read : num_read + run] = np.uint8(value)
         num_read += run
-    return num_present
+    return 0
+
+
+@kernel(int64(PAGES, uint8[::1]))
+def unpack_booleans(pages, out):
+    """Write the booleans of pages as bytes, which become their bodies. Return 0, or -1."""
+    end = 0
+    for i in range(pages.shape[0]):
+        page = pages[i]
+        if page.is_decoded:
+            continue
+        address, size, count = np.uint64(page.address), page.size, page.num_stored
+        if count > out.shape[0] - end:
+            return -1
+        values = out[end : end + count]
+        if page.encoding == PLAIN:
+            if (count + 7) // 8 > size:
+                return -1
+            for j in range(count):
+                values[j] = byte_at(address, j >> 3) >> np.uint64(j & 7) & np.uint64(1)
+        else:
+            # A length of 4 bytes precedes the values.
+            if size < 4 or np.int64(load_32(address)) > size - 4:
+                return -1
+            if decode_levels(address + np.uint64(4), np.int64(load_32(address)), 1, values) < 0:
+                return -1
+        page.address, page.size, page.encoding = np.int64(values.ctypes.data), count, PLAIN
+        end += count
+    return 0
+
+
+@kernel(int64(STORED_PAGES, readonly(int64), readonly(int64, 2)))
+def level_bytes(pages, bounds, columns):
+    """Return the bytes that `read_pages` needs for levels and booleans."""
+    total = 0
+    for column in range(bounds.shape[0] - 1):
+        is_optional = np.int64(columns[column, MAX_LEVEL] > 0)
+        for i in range(bounds[column], bounds[column + 1]):
+            total += pages[i].num_rows * (is_optional + columns[column, IS_BOOLEAN])
+    return total
 
 
 @kernel(
@@ -227,9 +272,10 @@ def _read_levels(address, stop, max_level, present):
 def read_pages(data, target, pages, bounds, columns, present, levels):
     """Decompress the bodies of pages, and read their definition levels.
 
-    Return 0, or -1 if a body cannot be decompressed, or -2 if levels are damaged. ``present`` is
-    set for each row that holds a value, for one optional column after another, but not for unwanted
-    rows of a page. ``levels`` is set to the start of each column in ``present``, or -1 if it has no
+    Return 0, or -1 if a body cannot be decompressed, -2 if levels are damaged, or -3 if booleans
+    are. ``present`` has `level_bytes`. It is set for each row that holds a value, for one optional
+    column after another, but not for unwanted rows of a page. After the levels of a column follow
+    its booleans. ``levels`` is set to the start of each column in ``present``, or -1 if it has no
     null. In each page, all fields for values are set. If levels precede the values in its body,
     the address and size exclude them. The other parameters are those of
     `decompression_kernels.read_bodies`.
@@ -275,9 +321,13 @@ def read_pages(data, target, pages, bounds, columns, present, levels):
             else:
                 num_bytes = page.level_bytes
                 address = np.uint64(data.ctypes.data) + np.uint64(page.checked_start)
-            count = _read_levels(address, num_bytes, max_level, page_present)
-            if count < 0:
+            if decode_levels(address, num_bytes, max_level, page_present) < 0:
                 return -2
+            count = 0
+            for row in range(num_rows):
+                is_value = page_present[row] == max_level
+                page_present[row] = is_value
+                count += np.int64(is_value)
             nulls += num_rows - count
             for row in range(num_wanted, num_rows):
                 count -= np.int64(page_present[row])
@@ -289,13 +339,11 @@ def read_pages(data, target, pages, bounds, columns, present, levels):
         for i in range(bounds[column], bounds[column + 1]):
             pages[i].first_position = position if nulls else pages[i].first_slot
             position += pages[i].num_stored
+        if columns[column, IS_BOOLEAN]:
+            if unpack_booleans(pages[bounds[column] : bounds[column + 1]], present[base:]) < 0:
+                return -3
+            base += position
     return 0
-
-
-@kernel(int64(uint64, int64, uint8[::1]))
-def read_booleans(address, stop, values):
-    """Decode booleans in RLE encoding. Return the number of true ones, or -1."""
-    return _read_levels(address, stop, 1, values)
 
 
 @kernel(int64(readonly(uint8), STORED_PAGES, readonly(int64), int64, int64[::1]))

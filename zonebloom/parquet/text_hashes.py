@@ -12,7 +12,6 @@ import numpy as np
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.header_kernels import HAS_INDICES
 from zonebloom.parquet.leaf_reader import PageTable, read_spans
 from zonebloom.parquet.leaf_type import LeafChunk
 from zonebloom.sbbf.hashing import Hashes
@@ -49,7 +48,7 @@ def hash_texts(file: FragmentFile, column: LeafChunk) -> Iterator[HashedTexts]:
     rows = RowRanges([(0, int(locations.first_rows[-1]))])
     for opened in PageTable([column]).open_in_batches(file, rows):
         hashes, ends = opened.hash_texts(dictionary_hashes)
-        if opened.flags & HAS_INDICES:
+        if opened.has_indices:
             ends += dictionary_ends
         present = opened.present
         if present is None:

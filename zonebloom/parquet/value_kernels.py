@@ -125,29 +125,6 @@ def _copy_value(target, source, width):
         copy_bytes(target, source, width)
 
 
-@kernel(int64(STORED_PAGES, int64, int64))
-def check_values(pages, width, are_indices):
-    """Return 0 if pages have as many values or dictionary indices as they claim, else -1."""
-    nothing = np.empty(0, dtype=np.int64)
-    for page in range(pages.shape[0]):
-        address = np.uint64(pages[page].address)
-        size, count = pages[page].size, pages[page].num_stored
-        if are_indices:
-            if _replace_by_indices(address, size, count, pages[page].encoding, nothing, 0) < 0:
-                return -1
-        elif width:
-            if count * width > size:
-                return -1
-        else:
-            offset = 0
-            for _ in range(count):
-                offset, length = text_at(address, offset, size, 0)
-                if length < 0:
-                    return -1
-                offset += length
-    return 0
-
-
 @kernel(
     int64(
         STORED_PAGES,

@@ -24,15 +24,12 @@ import xxhash
 LOOKUP_MODULES = (
     "zonebloom.sbbf.blocks",
     "zonebloom.parquet.leaf_reader",
-    "zonebloom.parquet.hit_reader",
-    "zonebloom.parquet.key_table_kernels",
     "zonebloom.parquet.nested_reader",
     "zonebloom.storage.pread_kernel",
     # It calls a function that only the C libraries of Linux have.
     *(["zonebloom.storage.stat_kernel"] if sys.platform == "linux" else []),
     "zonebloom.index.hash.search_kernels",
     "zonebloom.parquet.plain_encoding",
-    "zonebloom.parquet.filter_kernels",
     "zonebloom.scan.number_kernels",
 )
 # Work is measured in checks of one block of a Bloom filter by NumPy. NumPy does this many in about

@@ -468,24 +468,16 @@ class Execution:
             filter_table = rows.read(number, self._filter_columns, wanted)
         else:
             known: KnownValues = {}
-            predicate = self._request.predicate
-            if (
-                self._key_tests is not None
-                and self._request.is_predicate_exact
-                and isinstance(predicate, Equals | IsIn)
-            ):
-                found = rows.find_and_read(number, predicate, self._key_tests, self._needed, wanted)
-                if found is not None:
-                    numbers, table = found
-                    if table is None:
-                        return None
-                    return numbers, project(table, self._columns)
             if self._key_tests is not None:
                 wanted, is_exact = rows.narrow_rows(number, self._key_tests, wanted, known)
                 if not wanted:
                     return None
                 if is_exact and self._request.is_predicate_exact:
-                    table = copied_slices(rows.read(number, self._needed, wanted, known))
+                    is_lookup = self._key_tests.has_few_keys
+                    table = rows.read(number, self._needed, wanted, known, is_lookup=is_lookup)
+                    if rows.pyarrow_columns:
+                        # Only PyArrow returns slices.
+                        table = copied_slices(table)
                     return wanted.rows(), project(table, self._columns)
             filter_table = rows.read(number, self._filter_columns, wanted, known)
         matches = _matching_rows(filter_table, self._request)

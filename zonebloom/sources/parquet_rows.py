@@ -18,7 +18,6 @@ from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.memory_cache import MEMORY_CACHE
@@ -39,7 +38,6 @@ from zonebloom.storage.random_access import FragmentFile
 
 if TYPE_CHECKING:
     from zonebloom.parquet.encryption_keys import ParquetKeys
-    from zonebloom.parquet.hit_reader import HitReader
     from zonebloom.parquet.leaf_reader import PageTable
 
 # Opening a column for pyarrow costs as much as this many block checks, the unit of work of
@@ -51,8 +49,6 @@ _ITEM_BYTES = 1000
 # takes about as long as one more round trip.
 _MAX_READ_AHEAD = 4 << 20
 
-# More keys than this are usually in more rows than `HitReader` reads.
-_MAX_FEW_KEYS = 1 << 12
 _NOT_LOADED_REASON = "kernels are not loaded for so few rows"
 
 
@@ -65,16 +61,6 @@ class _DecodableColumns(NamedTuple):
     @property
     def num_bytes(self) -> int:
         return _ITEM_BYTES + (0 if self.table is None else self.table.num_bytes)
-
-
-class _FewKeysReader(NamedTuple):
-    """The reader of the rows of few keys. It is None if a column prevents it."""
-
-    reader: HitReader | None
-
-    @property
-    def num_bytes(self) -> int:
-        return _ITEM_BYTES + (0 if self.reader is None else self.reader.num_bytes)
 
 
 # The rows at which the values of a top-level column are known, and these values, by name.
@@ -229,68 +215,6 @@ class ParquetRows:
         # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
         return matches, keys.is_exact and not pa.types.is_floating(leaf.arrow_type)
 
-    def find_and_read(
-        self,
-        row_group: int,
-        node: Equals | IsIn,
-        tests: KeyTests,
-        names: Sequence[str],
-        rows: RowRanges,
-    ) -> tuple[np.ndarray, pa.Table | None] | None:
-        """Find the rows that hold a key, and read columns there: `narrow_rows` and `read` in one.
-
-        Return the rows, ascending, and the table, which is None without rows. Return None if the
-        two methods have to be called.
-        """
-        if isinstance(node, IsIn) and (node.null_matches or len(node.values) > _MAX_FEW_KEYS):
-            return None
-        if not (self._has_kernels or self._load_kernels(row_group, 1)):
-            return None
-        cache_key = self._pages.cache_owner.token, row_group, node.column, *names
-        cached = MEMORY_CACHE.get(cache_key, _FewKeysReader)
-        if cached is None:
-            cached = _FewKeysReader(self._hit_reader(row_group, node.column, names))
-            MEMORY_CACHE.put(cache_key, cached)
-        reader = cached.reader
-        if reader is None:
-            return None
-        keys = tests.keys(node, reader.key_leaf)
-        try:
-            found = reader.read(self._file, keys, rows) if keys is not None else None
-        except Undecodable:
-            # A page or a dictionary has an encoding that no kernel decodes, or lacks values.
-            return None
-        if found is None:
-            return None
-        numbers, values = found
-        if not numbers.size:
-            return numbers, None
-        if values is None:
-            return numbers, self.read(row_group, names, ranges_of_rows(numbers))
-        columns = dict(zip(reader.names, values, strict=True))
-        return numbers, self._assembled(names, numbers.size, columns)
-
-    def _hit_reader(
-        self, row_group: int, path: ColumnPath, names: Sequence[str]
-    ) -> HitReader | None:
-        """Return the reader of the rows of few keys, or None if a column prevents it."""
-        from zonebloom.parquet.hit_reader import HitReader, can_read
-
-        key, *nested_path = path
-        if nested_path:
-            return None
-        is_stored = [name in self._fields and name not in self._constants for name in names]
-        stored = [name for name, is_in_file in zip(names, is_stored, strict=True) if is_in_file]
-        names = (key, *(name for name in stored if name != key))
-        chunks = [self._leaf_chunk(row_group, (name,)) for name in names]
-        readable = [chunk for chunk in chunks if isinstance(chunk, LeafChunk)]
-        if len(readable) < len(chunks) or not can_read(readable):
-            return None
-        # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
-        if pa.types.is_floating(readable[0].leaf.arrow_type):
-            return None
-        return HitReader(names, readable)
-
     def _load_kernels(self, row_group: int, num_columns: int) -> bool:
         """Return whether kernels should read columns."""
         checks = _COLUMN_CHECKS + self._pages.group_rows[row_group] // _ROWS_PER_CHECK
@@ -335,11 +259,18 @@ class ParquetRows:
         return LeafChunk(leaf, chunk, chunk_pages)
 
     def read(
-        self, row_group: int, names: Sequence[str], rows: RowRanges, known: KnownValues = _NOTHING
+        self,
+        row_group: int,
+        names: Sequence[str],
+        rows: RowRanges,
+        known: KnownValues = _NOTHING,
+        *,
+        is_lookup: bool = False,
     ) -> pa.Table:
         """Return columns at some rows of a row group, with the dataset's types.
 
-        Values in ``known`` are not read again if they are those of the same rows.
+        Values in ``known`` are not read again if they are those of the same rows. ``is_lookup``
+        says whether the rows are those of few keys.
         """
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name in names:
@@ -351,7 +282,7 @@ class ParquetRows:
             if self._has_kernels or self._load_kernels(row_group, len(missing)):
                 decodable = self._decodable_columns(row_group, missing)
                 if decodable.table is not None:
-                    arrays = decodable.table.take(self._file, rows)
+                    arrays = decodable.table.take(self._file, rows, is_lookup=is_lookup)
                     for name, array in zip(decodable.names, arrays, strict=True):
                         if array is not None:
                             columns[name] = array

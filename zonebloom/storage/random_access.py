@@ -83,7 +83,8 @@ class RandomAccessFile:
         self.counter = counter or ReadCounter()
         store = self._store = store_of(filesystem)
         self.has_round_trips = store.has_round_trips
-        self._from_disk = False
+        # Whether the last pieces came from the disk. The next ones are likely to, as well.
+        self.is_on_disk = False
         self._path, self._tag = path, tag
         if store is LOCAL:
             self._handle, self._status = open_regular_file(path)
@@ -139,16 +140,22 @@ class RandomAccessFile:
             return copy_pieces(self.read, offsets, sizes, out, self.coalesce)
         from zonebloom.storage.pread_kernel import read_pieces
 
-        if self._from_disk:
-            self.prefetch(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
+        if self.is_on_disk:
+            self.prefetch_pieces(offsets, sizes)
         start_time = time.perf_counter()
         num_bytes = read_pieces(self._handle, offsets, sizes, out.view(np.uint8))
-        seconds = time.perf_counter() - start_time
-        # If this lookup had to read from the disk, the next one is likely to have to as well.
-        self._from_disk = seconds > _DISK_SECONDS * offsets.size
-        if num_bytes:
-            self.counter.add(num_bytes)
+        self.count_pieces(num_bytes, start_time, _DISK_SECONDS * offsets.size)
         return num_bytes
+
+    def prefetch_pieces(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
+        """Hint to the system to load pieces of a local file from disk in parallel."""
+        self.prefetch(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
+
+    def count_pieces(self, num_bytes: int, start_time: float, max_seconds: float) -> None:
+        """Count the bytes that a kernel read, from the disk if that took longer than expected."""
+        if num_bytes:
+            self.is_on_disk = time.perf_counter() - start_time > max_seconds
+            self.counter.add(num_bytes)
 
     def _read_range(self, start: int, stop: int) -> bytes:
         if self._bucket is not None:
