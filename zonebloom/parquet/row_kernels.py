@@ -323,11 +323,12 @@ def read_pages(data, target, pages, bounds, columns, present, levels):
                 address = np.uint64(data.ctypes.data) + np.uint64(page.checked_start)
             if decode_levels(address, num_bytes, max_level, page_present) < 0:
                 return -2
+            if max_level > 1:
+                for row in range(num_rows):
+                    page_present[row] = page_present[row] == max_level
             count = 0
             for row in range(num_rows):
-                is_value = page_present[row] == max_level
-                page_present[row] = is_value
-                count += np.int64(is_value)
+                count += np.int64(page_present[row])
             nulls += num_rows - count
             for row in range(num_wanted, num_rows):
                 count -= np.int64(page_present[row])
