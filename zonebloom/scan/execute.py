@@ -523,8 +523,9 @@ class Execution:
                     reasons = self.stats.whole_row_groups
                     reasons[reason] = reasons.get(reason, 0) + num_row_groups
             if has_view:
-                file = self._filesystem.open_input_file(plan.fragment.path)
-                batches = read_view_batches(self._source, plan.fragment, file, self._needed)
+                batches = read_view_batches(
+                    self._source, plan.fragment, self._filesystem, self._needed
+                )
             else:
                 batches = opened_fragment.to_batches(
                     schema=self._source.schema, columns=self._needed, **self._scan_options()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.parquet.file_layout import FilePages
@@ -64,11 +65,14 @@ def open_rows(
 
 
 def read_view_batches(
-    source: Source, fragment: Fragment, file: pa.NativeFile, names: Sequence[str]
+    source: Source,
+    fragment: Fragment,
+    file: pa.NativeFile | pafs.FileSystem,
+    names: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of all rows of a Parquet file in the table's view, including deleted rows.
 
-    ``file`` is the open file. It is closed after the last batch.
+    ``file`` is the open file, or the file system that has it. It is closed after the last batch.
 
     Raises
     ------
@@ -78,6 +82,8 @@ def read_view_batches(
     import pyarrow.parquet as pq
 
     constants = source.constants(fragment)
+    if isinstance(file, pafs.FileSystem):
+        file = file.open_input_file(fragment.path)
     with file:
         metadata = None
         if fragment.names is not None:
