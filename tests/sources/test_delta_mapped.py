@@ -238,7 +238,7 @@ def test_row_groups_that_only_pyarrow_reads_have_the_tables_names(mapped, monkey
     fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
     mapped.set_fields(renamed(fields, "?", "x"))
 
-    def refuse(*_):
+    def refuse(*_, **options):
         raise FragmentUnreadable("as if a page were of another codec")
 
     replace_function(monkeypatch, ParquetRows, "read", refuse)
