@@ -54,3 +54,12 @@ def test_each_file_system_has_its_store():
     assert [type(store_of(filesystem)) for filesystem in others] == [Store, Store]
     assert type(store_of(pafs.S3FileSystem(anonymous=True, region="us-east-1"))) is ObjectStore
     assert pickle.loads(pickle.dumps(store_of(LOCAL))) is store_of(LOCAL)
+
+
+def test_mounts_are_those_of_the_system(tmp_path: Path):
+    mounts = Path("/proc/mounts")
+    lines = mounts.read_text().splitlines() if mounts.exists() else []
+    paths = [*(line.split()[1] for line in lines), "/", str(tmp_path), str(tmp_path / "missing")]
+    store = store_of(LOCAL)
+    # None of these paths has a symbolic link.
+    assert [store.is_mount(path) for path in paths] == list(map(os.path.ismount, paths))
