@@ -16,8 +16,8 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 from changes.changed_tables import KINDS, comparable
-from helpers import PLAIN_TYPES, sample
-from seams import replace_function
+from support.helpers import PLAIN_TYPES, sample
+from support.seams import replace_function
 
 
 @pytest.fixture(params=list(KINDS))

@@ -32,8 +32,6 @@ def check_receipt(
 ) -> Traces:
     """Look again what holds the keys of a receipt; see `Receipt.check`."""
     arguments.require_bool(purge, "purge")
-    if not hasattr(dataset, "file_lister"):
-        raise arguments.invalid_value(dataset, "dataset", "give a zonebloom.Dataset")
     table = changeable_table(dataset)
     if table.location != receipt.location:
         raise InvalidArgument(

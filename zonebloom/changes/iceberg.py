@@ -6,6 +6,7 @@ import datetime as dt
 import uuid
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,11 +29,15 @@ from zonebloom.sources.source import Fragment
 from zonebloom.storage.object_store import obstore_handler, path_in
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
     from pyiceberg.partitioning import PartitionField, PartitionKey
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import Record
+
+
+_MAX_CACHED_BYTES = 256 << 20
 
 
 class _NamedFile(NamedTuple):
@@ -42,6 +47,46 @@ class _NamedFile(NamedTuple):
     snapshot_ids: list[str]
     is_live: bool
     file: DataFile
+
+
+class _ManifestCache:
+    """The file access of a table, which reads each manifest and each list of manifests once.
+
+    pyiceberg reads them one after another for a commit. They never change.
+    """
+
+    def __init__(self, io: FileIO):
+        self._io = io
+        self._contents: dict[str, bytes] = {}
+        self._num_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._io, name)
+
+    def new_input(self, location: str) -> Any:
+        if not location.endswith(".avro"):
+            return self._io.new_input(location)
+        return _CachedInput(self, location)
+
+    def read(self, location: str) -> bytes:
+        content = self._contents.get(location)
+        if content is None:
+            with self._io.new_input(location).open(seekable=False) as file:
+                content = file.read()
+            if self._num_bytes + len(content) <= _MAX_CACHED_BYTES:
+                self._num_bytes += len(content)
+                self._contents[location] = content
+        return content
+
+
+class _CachedInput(NamedTuple):
+    """A file of a `_ManifestCache`, which pyiceberg takes for an input file."""
+
+    cache: _ManifestCache
+    location: str
+
+    def open(self, seekable: bool = True) -> BytesIO:
+        return BytesIO(self.cache.read(self.location))
 
 
 class IcebergChanges(ChangeableTable):
@@ -63,8 +108,8 @@ class IcebergChanges(ChangeableTable):
         # The locations of new files, by path.
         self._locations: dict[str, str] = {}
         self._keys: dict[Hashable, PartitionKey] = {}
-        # The entries of manifests, which never change, by path.
-        self._entries: dict[str, list[ManifestEntry]] = {}
+        # pyiceberg takes it for the file access of a table.
+        self._io: Any = _ManifestCache(table.io)
         size = table.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, "")
         default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
         self.target_bytes = int(size) if size.isdigit() else default
@@ -103,29 +148,26 @@ class IcebergChanges(ChangeableTable):
         """
         from pyiceberg.manifest import ManifestEntryStatus
 
-        io = self._table.io
         ids: dict[ManifestFile, list[str]] = {}
 
         def read_list(snapshot: Snapshot) -> list[ManifestFile]:
             path, versions = self._path(snapshot.manifest_list), [str(snapshot.snapshot_id)]
-            return read_log(lambda: snapshot.manifests(io), path, versions, unreadable)
+            return read_log(lambda: snapshot.manifests(self._io), path, versions, unreadable)
 
         def read_manifest(manifest: ManifestFile) -> list[ManifestEntry]:
-            location = manifest.manifest_path
-            if location not in self._entries:
-                self._entries[location] = manifest.fetch_manifest_entry(io, discard_deleted=False)
-            return self._entries[location]
-
-        def read_or_note(manifest: ManifestFile) -> list[ManifestEntry]:
-            path = self._path(manifest.manifest_path)
-            return read_log(lambda: read_manifest(manifest), path, ids[manifest], unreadable)
+            return read_log(
+                lambda: manifest.fetch_manifest_entry(self._io, discard_deleted=False),
+                self._path(manifest.manifest_path),
+                ids[manifest],
+                unreadable,
+            )
 
         with thread_pool(REMOTE_THREADS) as pool:
             lists = pool.map(read_list, snapshots)
             for snapshot, manifests in zip(snapshots, lists, strict=True):
                 for manifest in manifests:
                     ids.setdefault(manifest, []).append(str(snapshot.snapshot_id))
-            parts = pool.map(read_or_note, ids)
+            parts = pool.map(read_manifest, ids)
             for manifest, entries in zip(ids, parts, strict=True):
                 for entry in entries:
                     is_live = entry.status != ManifestEntryStatus.DELETED
@@ -271,7 +313,7 @@ class IcebergChanges(ChangeableTable):
         properties = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
         metadata = table.metadata.model_copy(update={"properties": properties})
         return Table(
-            table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config
+            table.name(), metadata, table.metadata_location, self._io, table.catalog, table.config
         )
 
     def read_history(self, stored: Collection[str], unreadable: list[Trace]) -> list[_NamedFile]:

@@ -9,20 +9,26 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from zonebloom.base.arguments import invalid_value
 from zonebloom.base.display import Displayed, lines_html, styled_html, table_html
 from zonebloom.base.text import bytes_text, count_text, table_text, time_text
 from zonebloom.base.version import __version__
 from zonebloom.catalog.version_log import from_json
 from zonebloom.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from zonebloom.changes.check import ChangedDataset
-
 RECEIPT_FORMAT = 1
 _TRACE_HEADERS = ["kind", "path", "versions", "why"]
 _CALLS_TITLE = "These calls remove them, and older versions with them:"
+
+
+class _Checked(Protocol):
+    """The method of `zonebloom.Dataset` that a receipt needs, and users do not."""
+
+    def _check_receipt(
+        self, receipt: Receipt, keys: Any, filter: Any, *, purge: bool
+    ) -> Traces: ...
 
 
 @dataclass(frozen=True)
@@ -304,7 +310,7 @@ class Receipt(Displayed):
             ) from None
 
     def check(
-        self, dataset: ChangedDataset, keys: Any = None, *, filter: Any = None, purge: bool = False
+        self, dataset: _Checked, keys: Any = None, *, filter: Any = None, purge: bool = False
     ) -> Traces:
         """Look what still holds the erased keys: older versions, files, and filters.
 
@@ -336,9 +342,9 @@ class Receipt(Displayed):
         Nothing holds these keys.
         Only rows of data files were compared with id: in other files, so few bytes occur by chance.
         """
-        from zonebloom.changes.check import check_receipt
-
-        return check_receipt(self, dataset, keys, filter, purge=purge)
+        if not hasattr(dataset, "_check_receipt"):
+            raise invalid_value(dataset, "dataset", "give a zonebloom.Dataset")
+        return dataset._check_receipt(self, keys, filter, purge=purge)  # noqa: SLF001 - users call this
 
     def __str__(self) -> str:
         what = {"erase": "Erasure", "upsert": "Upsert"}[self.operation]

@@ -26,7 +26,7 @@ from zonebloom.errors import ChangeConflict, FragmentChanged, FragmentUnreadable
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.recheck import select_rows
 from zonebloom.snapshot import Snapshot
-from zonebloom.sources.fragment_rows import read_view_batches
+from zonebloom.sources.fragment_rows import read_view_batches_of
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import file_errors
 from zonebloom.values.normal_types import decoded_type
@@ -246,7 +246,7 @@ class ChangeableTable(ABC):
         first = 0
         with file_errors(fragment.path, parquet_in=self._filesystem):
             names = self.file_schema.names
-            for batch in read_view_batches(self._source, fragment, file, names):
+            for batch in read_view_batches_of(self._source, fragment, file, names):
                 is_kept = np.ones(batch.num_rows, dtype=bool)
                 deleted = fragment.deleted_rows.window(first, first + batch.num_rows)
                 is_kept[deleted.rows()] = False

@@ -145,18 +145,17 @@ def _calls(table: ChangeableTable, found: Sequence[Trace]) -> tuple[str, ...]:
 def _reason_in_file(source: Source, path: str, fragment: Fragment | None, test: RowTest) -> str:
     """Return why a file holds a key, or may hold one. Return an empty text if it holds none."""
     try:
-        with source.filesystem.open_input_file(path) as stream:
-            if fragment is not None:
-                batches = read_view_batches(source, fragment, stream, test.columns)
-                return _reason_of_count(sum(test.count(pa.table(batch)) for batch in batches))
-            with pq.ParquetFile(stream) as file:
-                # A column may have had another name, or an old file's path may give it.
-                missing = test.missing_columns(file.schema_arrow)
-                stored = test.without(missing)
-                if stored is None:
-                    return f"it may hold a key, because it has no column {missing[0]!r}"
-                batches = file.iter_batches(columns=stored.columns)
-                return _reason_of_count(sum(stored.count(pa.table(batch)) for batch in batches))
+        if fragment is not None:
+            batches = read_view_batches(source, fragment, source.filesystem, test.columns)
+            return _reason_of_count(sum(test.count(pa.table(batch)) for batch in batches))
+        with source.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+            # A column may have had another name, or an old file's path may give it.
+            missing = test.missing_columns(file.schema_arrow)
+            stored = test.without(missing)
+            if stored is None:
+                return f"it may hold a key, because it has no column {missing[0]!r}"
+            batches = file.iter_batches(columns=stored.columns)
+            return _reason_of_count(sum(stored.count(pa.table(batch)) for batch in batches))
     except FileNotFoundError:
         return ""
     except (*FILE_ERRORS, TypeError) as error:

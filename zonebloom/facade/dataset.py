@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from zonebloom.building.adopt import Adopted
     from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.changes.folder import FileLister
-    from zonebloom.changes.receipt import Receipt
+    from zonebloom.changes.receipt import Receipt, Traces
     from zonebloom.facade.fragments import ReadOptions, ScanOptions
     from zonebloom.facade.indices import DatasetOptimizer
     from zonebloom.index.describe import EmbeddedDescription, IndexDescription
@@ -773,6 +773,12 @@ class Dataset(pads.UnionDataset, Displayed):
             commit_properties=commit_properties,
             progress=progress,
         )
+
+    def _check_receipt(self, receipt: Receipt, keys: Any, filter: Filter, *, purge: bool) -> Traces:
+        """Look what still holds the keys of a receipt; see `Receipt.check`."""
+        from zonebloom.changes.check import check_receipt
+
+        return check_receipt(receipt, self, keys, filter, purge=purge)
 
     # Indices
 

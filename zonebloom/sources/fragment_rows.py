@@ -65,25 +65,26 @@ def open_rows(
 
 
 def read_view_batches(
-    source: Source,
-    fragment: Fragment,
-    file: pa.NativeFile | pafs.FileSystem,
-    names: Sequence[str],
+    source: Source, fragment: Fragment, filesystem: pafs.FileSystem, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of all rows of a Parquet file in the table's view, including deleted rows.
-
-    ``file`` is the open file, or the file system that has it. It is closed after the last batch.
 
     Raises
     ------
     FragmentUnreadable
         After the last batch, if the file gave fewer rows than its footer states.
     """
+    file = filesystem.open_input_file(fragment.path)
+    yield from read_view_batches_of(source, fragment, file, names)
+
+
+def read_view_batches_of(
+    source: Source, fragment: Fragment, file: pa.NativeFile, names: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the same from an open file, and close it."""
     import pyarrow.parquet as pq
 
     constants = source.constants(fragment)
-    if isinstance(file, pafs.FileSystem):
-        file = file.open_input_file(fragment.path)
     with file:
         metadata = None
         if fragment.names is not None:

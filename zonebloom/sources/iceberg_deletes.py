@@ -139,8 +139,7 @@ class EqualityColumns:
         fragment = Fragment(path, path, None, FileView(names, {**self.defaults, **constants}))
         source = Source(self.schema, None, filesystem, "", ())
         with file_errors(path, RESTORE_ADVICE):
-            file = filesystem.open_input_file(fragment.path)
-            batches = read_view_batches(source, fragment, file, self.schema.names)
+            batches = read_view_batches(source, fragment, filesystem, self.schema.names)
             return pa.Table.from_batches(batches, self.schema)
 
 
