@@ -231,6 +231,22 @@ def test_an_earlier_coverage_saves_comparing_content_again(
     assert not coverage.fragments[0].is_known
 
 
+@pytest.mark.parametrize(("seconds", "is_reusable"), [(0, False), (10, True)])
+def test_a_coverage_counts_again_only_if_the_next_write_must_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, is_reusable: bool
+):
+    file = tmp_path / "a"
+    file.write_bytes(b"rows")
+    entry = noted(file, later=0)
+    moment = now(file).ctime_ns + 1 + seconds * SECOND
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: moment)
+    coverage = compute_coverage(
+        [Fragment(str(file), file.name)], [now(file)], Version(1, 1, {file.name: entry})
+    )
+    assert coverage.fragments[0].is_known
+    assert coverage.is_reusable == is_reusable
+
+
 def test_a_file_that_cannot_be_read_is_not_known(file: Path):
     entry = noted(file)
     identity = now(file)._replace(ctime_ns=1)
