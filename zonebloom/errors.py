@@ -21,7 +21,10 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Patterns, which are compiled when a message first needs them.
 _URI = r"""[A-Za-z][\w+.-]*://[^\s'"<>]+"""
@@ -61,7 +64,15 @@ class _Message:
         self.commands = dict(commands or {})
 
     def text_with_commands(self) -> str:
-        """Return the message with commands in place of calls."""
+        """Return the message with commands in place of calls.
+
+        Examples
+        --------
+        >>> from zonebloom.errors import StaleIndex
+        >>> error = StaleIndex("call refresh()", commands={"call refresh()": "run refresh"})
+        >>> error.text_with_commands()
+        'run refresh'
+        """
         text = str(self)
         for call, command in self.commands.items():
             text = text.replace(call, command)

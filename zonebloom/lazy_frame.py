@@ -30,6 +30,7 @@ from zonebloom.predicates.polars import (
     to_frame,
 )
 from zonebloom.scan.execute import Execution
+from zonebloom.scan.explain import narrowed_request
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
 from zonebloom.scan.recheck import is_key_test
@@ -169,7 +170,7 @@ class _Reader:
             predicate=plan.predicate,
             is_predicate_exact=is_key_test(row_filter, predicate, schema),
         )
-        return plan.narrowed(request, schema), plan.fragments
+        return narrowed_request(plan, request, schema), plan.fragments
 
     def _is_read_whole(self, part: FragmentPlan) -> bool:
         """Return whether Polars itself should read all of a fragment."""

@@ -203,7 +203,7 @@ def test_the_command_line_refreshes_the_other_indices(tmp_path, change, capsys):
     capsys.readouterr()
     assert cli.main(["refresh", folder, "--output=json"]) == 1
     out, err = capsys.readouterr()
-    assert "--name 'changed_idx'" in err
+    assert "--name changed_idx" in err
     misfit, healthy = json.loads(out)["indices"]
     assert "drop_index('changed_idx')" in misfit["problem"]
     assert (healthy["problem"], healthy["changed"]) == (None, True)

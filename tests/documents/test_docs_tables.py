@@ -80,7 +80,7 @@ def test_the_operating_page_lists_every_error_and_warning():
     classes = {
         name: class_
         for name, class_ in inspect.getmembers(errors, inspect.isclass)
-        if class_.__module__ == errors.__name__
+        if class_.__module__ == errors.__name__ and not name.startswith("_")
     }
     warning_rows = table_rows("operating.md", "### Warnings")
     error_rows = table_rows("operating.md", "### Errors")

@@ -27,7 +27,8 @@ HIDDEN_MEMBERS = {
 def public_names(module: ModuleType) -> list[str]:
     """Return the names in ``__all__`` of a module, or those of its classes if it has none."""
     classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-    return list(getattr(module, "__all__", classes))
+    shown = [name for name in classes if not name.startswith("_")]
+    return list(getattr(module, "__all__", shown))
 
 
 def is_hidden(name: str) -> bool:

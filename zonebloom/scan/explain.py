@@ -109,16 +109,6 @@ class ScanPlan(ProcessBound, Displayed):
     source: Source | None = field(default=None, repr=False)
     paths: frozenset[str] | None = field(default=None, repr=False)
 
-    def narrowed(self, request: Request, schema: pa.Schema) -> Request:
-        """Return a request of this plan without keys that no row holds, if indices found such."""
-        if self.predicate is None or not self.narrow_lists:
-            return request
-        return replace(
-            request,
-            predicate=narrow_predicate(self.predicate, self.narrow_lists),
-            narrow_filter=narrow_filter(request.filter, self.narrow_lists, schema),
-        )
-
     @property
     def skipped(self) -> int:
         """Return the number of fragments in which no row can match."""
@@ -196,6 +186,17 @@ def _file_strip(file: FileZones, part: FragmentPlan | None) -> Strip:
     words = f"{file.kept_zones:,} of {file.num_zones:,} zones: {words}"
     bounds = file.kept.starts, file.kept.stops
     return Strip(file.path, words, file.num_rows, bounds, zone_rows=file.zone_rows)
+
+
+def narrowed_request(plan: ScanPlan, request: Request, schema: pa.Schema) -> Request:
+    """Return a request without the keys of its lists that no row holds, if indices found such."""
+    if plan.predicate is None or not plan.narrow_lists:
+        return request
+    return replace(
+        request,
+        predicate=narrow_predicate(plan.predicate, plan.narrow_lists),
+        narrow_filter=narrow_filter(request.filter, plan.narrow_lists, schema),
+    )
 
 
 def _describe_first(parts: Sequence[FragmentPlan], manner: str) -> list[str]:

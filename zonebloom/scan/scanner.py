@@ -27,7 +27,7 @@ from zonebloom.predicates.ast import TypeRequirement, probed_columns
 from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.explain import PlanText, ScanPlan
+from zonebloom.scan.explain import PlanText, ScanPlan, narrowed_request
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.ordering import OrderBy, checked_sort_keys, require_sortable, sorted_batches
 from zonebloom.scan.plan import (
@@ -336,7 +336,7 @@ class Scanner(ProcessBound, Displayed):
         row_filter = self._request.filter
         batches: Iterable[pa.RecordBatch] = ()
         if plan.fragments and wants_rows:
-            request = plan.narrowed(self._request, self._source.schema)
+            request = narrowed_request(plan, self._request, self._source.schema)
             execution = Execution(self._source, request, counter, stats)
             if request.has_addresses:
                 batches = execution.batches_with_addresses(plan.fragments)
