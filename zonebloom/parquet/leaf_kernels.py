@@ -228,14 +228,14 @@ def take_rows(pages, bounds, columns, levels, dictionaries, present, rows):
 
 
 @kernel(
-    types.Tuple((int64, int64, int64, int64[::1]))(*_OPENING, _KEYS, readonly(uint8), int64),
+    types.Tuple((int64, int64, int64, int64, int64[::1]))(*_OPENING, _KEYS, readonly(uint8), int64),
 )
 def find_in_file(
     handle, places, columns, starts, stops, decoded, limits, keys, dictionary_hits, nulls
 ):
     """Find the rows of some ranges that hold a key in the only column. See `find_rows`.
 
-    Return what is needed, the number of bytes read, that of decompressed bytes, and the rows.
+    Return what is needed, the numbers of pages, bytes read and decompressed bytes, and the rows.
     """
     states = np.zeros((2, 1), dtype=np.int64)
     needed, pages, _, data, bodies, present = _open_rows(
@@ -252,20 +252,20 @@ def find_in_file(
             )
             if status < 0:
                 needed = STEPS
-    return np.int64(needed), data.shape[0], bodies.shape[0], rows
+    return np.int64(needed), pages.shape[0], data.shape[0], bodies.shape[0], rows
 
 
 @kernel(
-    types.Tuple((int64, int64, int64, int64, uint8[:, ::1], uint8[::1], int32[:, ::1], uint8[::1]))(
-        *_OPENING, readonly(int64, 2), int64[:, ::1]
-    ),
+    types.Tuple(
+        (int64, int64, int64, int64, int64, uint8[:, ::1], uint8[::1], int32[:, ::1], uint8[::1])
+    )(*_OPENING, readonly(int64, 2), int64[:, ::1]),
 )
 def take_from_file(handle, places, columns, starts, stops, decoded, limits, dictionaries, states):
     """Take the values of columns at some rows, whose numbers are ``starts``.
 
     ``states`` receives the flags and the levels of each column, as `open_pages` and `read_pages`
-    set them. Return what is needed, the number of bytes read, that of decompressed bytes, and the
-    results of `take_rows`.
+    set them. Return what is needed, the numbers of pages, bytes read and decompressed bytes, and
+    the results of `take_rows`.
     """
     needed, pages, bounds, data, bodies, present = _open_rows(
         handle, places, columns, starts, stops, decoded, limits, states[0], states[1]
@@ -274,6 +274,7 @@ def take_from_file(handle, places, columns, starts, stops, decoded, limits, dict
         lacks_dictionary = states[0, column] & HAS_INDICES and not dictionaries[column, NUM_ENTRIES]
         if needed == NOTHING and lacks_dictionary:
             needed = DICTIONARY
+    num_pages = pages.shape[0]
     if needed != NOTHING:
         pages, starts = pages[:0], starts[:0]
         bounds[:] = 0
@@ -282,4 +283,5 @@ def take_from_file(handle, places, columns, starts, stops, decoded, limits, dict
     )
     if needed == NOTHING and size < 0:
         needed = STEPS
-    return np.int64(needed), data.shape[0], bodies.shape[0], size, valid, out, offsets, texts
+    counts = np.int64(needed), num_pages, data.shape[0], bodies.shape[0]
+    return (*counts, size, valid, out, offsets, texts)

@@ -70,7 +70,7 @@ _BATCH_ROWS = 1 << 17
 _TABLE_BYTES, _COLUMN_BYTES = 2000, 1000
 # More rows than this are usually in most pages, so caching these would drop everything else.
 _MAX_FEW_ROWS = 1 << 10
-# Opening pages takes longer than this if they probably came from the disk.
+# Opening a page takes longer than this if it probably came from the disk.
 _DISK_SECONDS = 500e-6
 _NO_HITS = np.empty(0, dtype=np.uint8)
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -205,10 +205,10 @@ class PageTable:
             if self._need_dictionary[0]:
                 hits = dictionary_of(file, self.columns[0]).find_keys(keys)
             start_time = time.perf_counter()
-            needed, num_bytes, _, found = leaf_kernels.find_in_file(
+            needed, num_pages, num_bytes, _, found = leaf_kernels.find_in_file(
                 *opening, keys.kernel_arguments, hits, nulls
             )
-            file.count_pieces(num_bytes, start_time, _DISK_SECONDS)
+            file.count_pieces(num_bytes, start_time, _DISK_SECONDS * num_pages)
             if needed != leaf_kernels.DICTIONARY or self._need_dictionary[0]:
                 break
             self._need_dictionary = [True]
@@ -228,10 +228,10 @@ class PageTable:
             had_dictionary = self._need_dictionary
             descriptions, _dictionaries = dictionaries_of(file, self.columns, had_dictionary)
             start_time = time.perf_counter()
-            needed, num_bytes, _, *taken = leaf_kernels.take_from_file(
+            needed, num_pages, num_bytes, _, *taken = leaf_kernels.take_from_file(
                 *opening, descriptions, states
             )
-            file.count_pieces(num_bytes, start_time, _DISK_SECONDS)
+            file.count_pieces(num_bytes, start_time, _DISK_SECONDS * num_pages)
             if needed != leaf_kernels.DICTIONARY:
                 break
             have_indices = [bool(flags & HAS_INDICES) for flags in states[0].tolist()]
