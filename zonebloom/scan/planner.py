@@ -206,14 +206,13 @@ def _fragment_plan(
     if present.fragment.view is not None:
         return _plan_part_of_view(snapshot, present, rows, reason)
     fragment, identity, fragment_id = present.fragment, present.identity, present.fragment_id
-    whole = FragmentPlan(fragment, None, reason, identity, fragment_id=fragment_id)
     if not is_covered and find_row_groups is not None:
         row_groups = find_row_groups(fragment, identity)
         if row_groups is not None:
-            return replace(whole, row_groups=tuple(row_groups))
+            return replace(_plan_whole(snapshot, present, reason), row_groups=tuple(row_groups))
     source, num_rows = snapshot.source, present.num_rows
     if reason and not (is_covered and num_rows is not None and source.is_parquet):
-        return whole
+        return _plan_whole(snapshot, present, reason)
     pages = None
     has_round_trips = source.store.has_round_trips
     if not reason or not has_round_trips or identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
@@ -226,7 +225,9 @@ def _fragment_plan(
         is_read_by_pages = pages is not None
     else:
         is_read_by_pages = _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate)
-    return replace(whole, rows=rows, pages=pages) if is_read_by_pages else whole
+    if not is_read_by_pages:
+        return _plan_whole(snapshot, present, reason)
+    return FragmentPlan(fragment, rows, reason, identity, pages, fragment_id=fragment_id)
 
 
 def _plan_whole(snapshot: Snapshot, present: PresentFragment, reason: str) -> FragmentPlan:
