@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_data import settings
+from support.spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark as zs

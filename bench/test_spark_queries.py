@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from spark_data import settings
+from support.spark_data import settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
