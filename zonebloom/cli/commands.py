@@ -43,7 +43,7 @@ def demo_command(path: str) -> CommandAnswer:
     KERNELS.load_in_background()
     text.print_to_stderr(f"writing orders to {demo.NUM_FILES} Parquet files in {folder}")
     ids = demo.write_orders(folder)
-    text.print_to_stderr("loading the compiled kernels; the first time takes about half a minute")
+    text.print_to_stderr("loading the compiled kernels; the first time takes about a minute")
     KERNELS.load()
     text.print_to_stderr("indexing order_id and customer")
     ds = dataset(folder)
