@@ -52,7 +52,7 @@ def without_secrets(text: str) -> str:
 
 
 class _Message:
-    """What exceptions and warnings share. Their messages hold no secrets.
+    """The base of exceptions and warnings. Their messages hold no secrets.
 
     ``commands`` has calls of Python that the message names, and what users of the command
     ``zonebloom`` do instead.

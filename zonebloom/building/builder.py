@@ -131,7 +131,7 @@ class Builder:
         self._catalog = opened.catalog
         self._opened = opened
         self._other_datasets = OtherDatasets(opened.source, opened.catalog)
-        # What users of the command do instead of the calls that problems name.
+        # Problems name calls of Python. These are the commands that stand for them.
         self.commands: dict[str, str] = {}
 
     def build(

@@ -31,7 +31,7 @@ from zonebloom.changes.tables import (
     commit_in_doubt,
     retry_after_conflicts,
 )
-from zonebloom.changes.traces import find_in_files, unsearched, with_index_traces
+from zonebloom.changes.traces import find_in_files, traces_of_failed_search, with_index_traces
 from zonebloom.changes.writing import WriterOptions, WrittenFile, changed_rows, options_of_file
 from zonebloom.errors import (
     ChangeConflict,
@@ -172,8 +172,8 @@ def _carry_out(
         reopen(dataset, table)
     except Exception as error:  # noqa: BLE001
         problem = f"the new version cannot be loaded, so it was neither read nor indexed: {error}"
-        traces = unsearched(table, error) if change.operation == "erase" else None
-        return replace(receipt, verification=Verification(False, 0, 0, problem), traces=traces)
+        traces = traces_of_failed_search(table, error) if change.operation == "erase" else None
+        return replace(receipt, verification=_not_proven(problem), traces=traces)
     receipt = replace(receipt, version_after=table.version)
     files = dict(zip(paths, written, strict=True))
     searched = None
@@ -187,12 +187,12 @@ def _carry_out(
         receipt = replace(receipt, verification=verified.result())
     except Exception as error:  # noqa: BLE001
         problem = f"the new files cannot be read: {error}"
-        receipt = replace(receipt, verification=Verification(False, 0, 0, problem))
+        receipt = replace(receipt, verification=_not_proven(problem))
     if searched is not None:
         try:
             traces = with_index_traces(searched.result(), dataset.opened)
         except Exception as error:  # noqa: BLE001
-            traces = unsearched(table, error)
+            traces = traces_of_failed_search(table, error)
         receipt = replace(receipt, traces=traces)
     return replace(receipt, finished_at=utc_text(time.time()))
 
@@ -222,6 +222,11 @@ def _commit(
         table.delete_new_files()
         raise refusal
     return paths
+
+
+def _not_proven(problem: str) -> Verification:
+    """Return the verification of files that were not read."""
+    return Verification(is_proven=False, num_rows=0, num_rows_with_keys=0, problem=problem)
 
 
 def _verified(

@@ -357,7 +357,7 @@ class IcebergChanges(ChangeableTable):
             # The next snapshot leaves out the entries of files that the last one removed.
             with self._table.transaction() as changes, changes.update_snapshot().fast_append():
                 pass
-            # What only an unreadable file names is left, and a check finds it.
+            # A file that only an unreadable file names stays, and a check finds it.
             before = self._reachable([])
             # The heads of branches and tags stay.
             self._table.maintenance.expire_snapshots().older_than(dt.datetime.max).commit()

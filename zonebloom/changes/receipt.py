@@ -185,7 +185,7 @@ class Traces(Displayed):
 
     @property
     def limits(self) -> str:
-        """What the search left out, in a sentence. Empty if that is nothing."""
+        """A sentence about what the search left out, or an empty text."""
         if not self.not_searched:
             return ""
         return (

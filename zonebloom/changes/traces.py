@@ -31,7 +31,7 @@ _CHANGE_DATA = "_change_data"
 
 @dataclass(frozen=True)
 class FileSearch:
-    """What a search of the files of a table has found, before that of its index.
+    """The result of a search of the files of a table. The index is searched after it.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class FileSearch:
     other_files: set[str]
 
 
-def unsearched(table: ChangeableTable, error: Exception) -> Traces:
+def traces_of_failed_search(table: ChangeableTable, error: Exception) -> Traces:
     """Return the traces if a search failed."""
     reason = f"it cannot be searched ({type(error).__name__}); call receipt.check(ds) for more"
     return Traces((Trace("log", table.location, (), reason),))
@@ -67,12 +67,17 @@ def find_traces(
     traces = with_index_traces(search, opened)
     if test is None:
         return traces
-    needles, unsearched_keys = test.byte_forms()
-    found = list(traces.found)
+    needles, keys_without_search = test.byte_forms()
+    all_traces = list(traces.found)
     if needles:
         # The values of data files were compared. A key may be part of another value.
-        found += _byte_traces(search, {trace.path for trace in found}, needles)
-    return Traces(tuple(found), _calls(table, found), True, tuple(unsearched_keys))
+        all_traces += _byte_traces(search, {trace.path for trace in all_traces}, needles)
+    return Traces(
+        tuple(all_traces),
+        _calls(table, all_traces),
+        is_searched=True,
+        not_searched=tuple(keys_without_search),
+    )
 
 
 def find_in_files(
@@ -129,13 +134,13 @@ def find_in_files(
 
 def with_index_traces(search: FileSearch, opened: OpenedDataset) -> Traces:
     """Return what a search of files has found, and the segments that were built over such files."""
-    found = search.traces + _index_traces(opened, search.paths)
-    return Traces(tuple(found), _calls(search.table, found))
+    traces = search.traces + _index_traces(opened, search.paths)
+    return Traces(tuple(traces), _calls(search.table, traces))
 
 
-def _calls(table: ChangeableTable, found: Sequence[Trace]) -> tuple[str, ...]:
-    """Return the calls that remove what was found."""
-    kinds = {trace.kind for trace in found}
+def _calls(table: ChangeableTable, traces: Sequence[Trace]) -> tuple[str, ...]:
+    """Return the calls that remove traces."""
+    kinds = {trace.kind for trace in traces}
     calls = table.purge_calls() if kinds & {"file", "log"} else ()
     if "index" in kinds:
         calls = (*calls, "ds.create_scalar_index(...) for each index", "ds.vacuum(timedelta(0))")

@@ -70,13 +70,13 @@ def erase_command(
     The rows are deleted without a question; --dry-run shows the plan. Of the files, only those that
     hold a key are written anew. Exits with 1 if the proof fails. As JSON: the receipt.
     """
-    given = given_keys(ds.opened, key_texts, keys_file, on)
-    if bool(given) == (filter is not None):
+    keys_by_column = given_keys(ds.opened, key_texts, keys_file, on)
+    if bool(keys_by_column) == (filter is not None):
         raise click.UsageError(
             "give one of --key COLUMN=VALUE, --keys FILE --on COLUMN, and --filter SQL"
         )
     _require_new_file(receipt_path)
-    columns, keys = as_arguments(given) if given else (None, None)
+    columns, keys = as_arguments(keys_by_column) if keys_by_column else (None, None)
     receipt = ds.erase(columns, keys, filter=filter, plan=dry_run, progress=True)
     return _answer(ds, receipt, receipt_path)
 
@@ -178,12 +178,12 @@ def receipt_command(
     keys = None
     if key_texts or keys_file is not None:
         on = () if keys_file is None else receipt.columns
-        given = given_keys(ds.opened, key_texts, keys_file, on) if receipt.columns else {}
-        if set(given) != set(receipt.columns) or not given:
+        keys_by_column = given_keys(ds.opened, key_texts, keys_file, on) if receipt.columns else {}
+        if set(keys_by_column) != set(receipt.columns) or not keys_by_column:
             names = ", ".join(receipt.columns)
             wanted = f"{names}; give keys of that, or none" if names else "a filter; give --filter"
             raise InvalidArgument(f"the receipt is of {wanted}")
-        _, keys = as_arguments(given)
+        _, keys = as_arguments(keys_by_column)
     traces = receipt.check(ds, keys, filter=filter, purge=purge)
     return CommandAnswer(
         {"receipt": _json(receipt), "traces": traces},

@@ -17,7 +17,7 @@ from zonebloom.changes.check import ChangedDataset, changeable_table
 from zonebloom.changes.places import Change
 from zonebloom.changes.receipt import Receipt
 from zonebloom.changes.tables import ChangeableTable
-from zonebloom.errors import InvalidArgument, StaleIndexWarning, ZoneBloomError
+from zonebloom.errors import InvalidArgument, StaleIndexWarning
 from zonebloom.facade.indices import refresh_indices
 
 
@@ -114,8 +114,8 @@ def _apply(dataset: ChangedDataset, table: ChangeableTable, change: Change) -> R
                 spark=None,
                 progress=change.progress,
             )
-        except (ZoneBloomError, OSError) as error:
-            # The change is committed, so its receipt must not be lost.
+        except Exception as error:  # noqa: BLE001
+            # The change is committed, so no error may lose its receipt.
             warn(
                 StaleIndexWarning(
                     f"the {change.operation} of {table.location} is committed, but the index could "

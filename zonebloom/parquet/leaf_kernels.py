@@ -42,9 +42,9 @@ from zonebloom.parquet.value_kernels import (
 from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 from zonebloom.storage.pread_kernel import read_pieces
 
-# What `find_in_file` and `take_from_file` need: nothing; a dictionary to which a page refers, if
-# none was given or an empty one; fewer pages at once; or pages that are opened in steps, because
-# they have a codec of Arrow, a rare encoding or a checksum, or look damaged.
+# `find_in_file` and `take_from_file` say what they need: nothing; a dictionary to which a page
+# refers, if none was given or an empty one; fewer pages at once; or pages that are opened in steps,
+# because they have a codec of Arrow, a rare encoding or a checksum, or look damaged.
 NOTHING, DICTIONARY, FEWER_PAGES, STEPS = range(4)
 
 # The places of the pages, as `choose_pages` gets them.
