@@ -74,11 +74,15 @@ def check_refresh_and_scan(spark, folder):
     assert part.rows is not None and 0 < len(part.rows) < 30_000
 
 
+def check_it_was_sent_the_helpers_of_tests(spark, folder):
+    """Send the file system of the next checks to the executors."""
+    archive = shutil.make_archive(str(folder / "support"), "zip", ROOT / "tests", "support")
+    spark.addArtifacts(archive, pyfile=True)
+
+
 def attempts(spark, folder, kind):
     """Build while one attempt of a task dies or waits."""
     write_lake(folder / "lake")
-    archive = shutil.make_archive(str(folder / "support"), "zip", ROOT / "tests", "support")
-    spark.addArtifacts(archive, pyfile=True)
     log = folder / "log"
     dataset = zb.dataset(str(folder / "lake"), filesystem=watched.Watched(log=str(log), kind=kind))
     dataset.create_scalar_index("id", spark=spark)
