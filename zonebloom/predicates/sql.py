@@ -255,7 +255,8 @@ def _translate_simple(text: str, schema: pa.Schema) -> SqlTranslation | None:
     if not matches or matches[-1].end() != len(text):
         return None
     translator = DuckDBTranslator(text, schema)
-    predicate = ast.flatten(ast.And(tuple(map(translator.translate_simple, matches))))
+    terms = tuple(map(translator.translate_simple, matches))
+    predicate = ast.flatten(terms[0] if len(terms) == 1 else ast.And(terms))
     row_filter = expression_from_predicate(predicate, schema)
     predicate = with_type_requirement(predicate, translator.unfitting_columns)
     return row_filter, predicate
@@ -547,14 +548,17 @@ class DuckDBTranslator(SqlTranslator):
         if name.upper() in LITERAL_WORDS:
             raise FilterError("this is a literal, not a column")
         column = self.resolve_column([name[1:-1] if name[0] in '"`' else name], None)
-        if match["one"] is not None:
-            predicate = self.translate_comparison("=", column, _simple_literal(match["one"]), None)
+        is_one = match["one"] is not None
+        texts = [match["one"]] if is_one else _SIMPLE_LITERALS.findall(match["many"])
+        values = [text[1:-1] if text[0] == "'" else _plain_integer(text) for text in texts]
+        predicate = plain_set(column, values)
+        if predicate is not None:
+            return predicate
+        literals = list(map(_simple_literal, texts))
+        if is_one:
+            predicate = self.translate_comparison("=", column, literals[0], None)
         else:
-            texts = _SIMPLE_LITERALS.findall(match["many"])
-            values = [text[1:-1] if text[0] == "'" else _plain_integer(text) for text in texts]
-            predicate = plain_set(column, values) or self.translate_membership(
-                column, list(map(_simple_literal, texts)), None
-            )
+            predicate = self.translate_membership(column, literals, None)
         if ast.unknowns(predicate):
             raise Unanswerable("DuckDB has to compare it")
         return predicate
@@ -1127,10 +1131,10 @@ def _number_literal(text: str) -> Literal:
 
 
 def plain_set(operand: SqlValue, values: Sequence[int | str | None]) -> Predicate | None:
-    """Return a column's set of plain integers or strings, or None for any other values.
+    """Return the condition that a column holds a plain integer or string, or one of several.
 
-    `DuckDBTranslator.translate_membership` returns the same predicate, but takes ten times as long
-    per literal.
+    Return None for any other values. `DuckDBTranslator.translate_membership` returns an equal
+    condition, but takes ten times as long per literal.
     """
     if isinstance(operand, Literal) or operand.path is None or not values:
         return None
@@ -1139,10 +1143,15 @@ def plain_set(operand: SqlValue, values: Sequence[int | str | None]) -> Predicat
     if kind == "integer" and pt.is_integer(type_) and len(numbers) == len(values):
         low, high = integer_bounds(type_)
         if low <= min(numbers) and max(numbers) <= high:
-            return ast.IsIn(operand.path, array_of(numbers, type_))
+            return _among(operand.path, numbers, type_)
     if kind == "text" and all(isinstance(value, str) for value in values):
-        return ast.IsIn(operand.path, array_of(list(values), type_))
+        return _among(operand.path, list(values), type_)
     return None
+
+
+def _among(path: ast.ColumnPath, values: list[Any], type_: pa.DataType) -> Predicate:
+    array = array_of(values, type_)
+    return ast.Equals(path, array[0]) if len(values) == 1 else ast.IsIn(path, array)
 
 
 def plain_value(node: Any) -> int | str | None:
