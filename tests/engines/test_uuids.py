@@ -204,3 +204,17 @@ def test_a_union_with_plain_bytes_has_plain_bytes(
         in_structs = ds.to_table(["row"], f"s.u = UUID '{KEY}'")["row"].to_pylist()
         assert in_structs == (1 if write is write_polars else 2) * rows_of(KEY)
         ds.create_scalar_index("u", number_of_items=16, replace=True)
+
+
+def test_plans_show_uuids_as_people_write_them(ds: zb.Dataset) -> None:
+    shown = {
+        f"u = '{KEY}'": f"u = '{KEY}'",
+        f"u = X'{KEY.hex}'": f"u = '{KEY}'",
+        f"u IN ('{KEY}', '{OTHER}') AND row < 5": f"u IN ('{KEY}', '{OTHER}') AND row < 5",
+        f"NOT u = '{KEY}' OR u < '{OTHER}'": f"NOT (u = '{KEY}') OR u < '{OTHER}'",
+        "u = X'00'": "u = X'00'",
+    }
+    for filter, text in shown.items():
+        plan = ds.scanner(filter=filter).explain_plan()
+        assert str(plan).splitlines()[0].endswith(f": {text}"), str(plan)
+        assert KEY.hex not in str(plan)

@@ -32,6 +32,7 @@ class IndexDescription(Displayed):
     probability : float, optional
         As `Dataset.create_scalar_index` takes it. None for kinds of indices that do not have it.
     num_segments, num_zones : int
+        Those in the index files, also of fragments that are gone.
     num_bytes : int
         Size of the index files.
     num_rows_indexed, num_fragments_indexed : int

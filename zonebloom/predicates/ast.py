@@ -26,7 +26,8 @@ a row for which the user's filter is true must be among the rows that *may be tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.user_values import to_arrow, to_scalar
 from zonebloom.errors import InvalidArgument
+from zonebloom.values.columns import find_leaf_type
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
@@ -528,9 +530,34 @@ def value_text(value: pa.Scalar) -> str:
         return f"X'{plain.hex()}'"
     if isinstance(plain, (int, float)):
         return str(plain)
-    if pa.types.is_temporal(value.type):
+    if pa.types.is_temporal(value.type) or isinstance(value.type, pa.UuidType):
         return f"'{plain}'"
     return str(plain)
+
+
+def shown_text(predicate: Predicate, schema: pa.Schema) -> str:
+    """Return a predicate as text, with the values of UUID columns as people write them.
+
+    Searches compare them as bytes.
+    """
+
+    def with_uuids(leaf: LeafPredicate) -> Predicate:
+        if not isinstance(leaf, Equals | Compares | IsIn):
+            return leaf
+        if not isinstance(find_leaf_type(schema, leaf.column), pa.UuidType):
+            return leaf
+        # Bytes of another length stay as they are.
+        with suppress(pa.ArrowInvalid):
+            if isinstance(leaf, IsIn):
+                return replace(leaf, values=_as_uuids(leaf.values))
+            return replace(leaf, value=_as_uuids(leaf.value))
+        return leaf
+
+    return str(replace_leaves(predicate, with_uuids))
+
+
+def _as_uuids(values: Any) -> Any:
+    return values.cast(pa.binary(16)).cast(pa.uuid())
 
 
 def _set_text(values: pa.Array, null_matches: bool = False) -> str:

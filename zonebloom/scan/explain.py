@@ -22,6 +22,7 @@ from zonebloom.base.pickling import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text, time_text
 from zonebloom.predicates import IsIn, Predicate, RowFilter
+from zonebloom.predicates.ast import shown_text
 from zonebloom.scan.plan import FileZones, FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import narrow_filter, narrow_predicate
 
@@ -140,7 +141,9 @@ class ScanPlan(ProcessBound, Displayed):
 
     def _facts(self) -> list[str]:
         columns = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
-        filter = "no filter" if self.filter is None else str(self.predicate or self.filter)
+        filter: object = "no filter" if self.filter is None else self.predicate or self.filter
+        if self.predicate is not None and self.source is not None:
+            filter = shown_text(self.predicate, self.source.schema)
         lines = [f"ZoneBloomScan: {filter}", f"columns: {columns}"]
         for text, num_kept in self.partition_pruning:
             share = f"{num_kept:,} of {self.num_fragments:,} fragments"

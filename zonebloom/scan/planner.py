@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges, SearchResult, by_fragment
 from zonebloom.catalog.coverage import PresentFragment
@@ -20,6 +21,7 @@ from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.key_tests import is_key_search
 from zonebloom.predicates import Predicate, RowFilter
+from zonebloom.predicates.ast import shown_text
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.plan import FileZones, FragmentPlan
@@ -96,12 +98,15 @@ def plan_search(
     }
     return replace(
         plan,
-        unanswered=tuple((str(part), reason) for part, reason in search.unanswered),
+        unanswered=tuple(
+            (shown_text(part, snapshot.source.schema), reason) for part, reason in search.unanswered
+        ),
         index_bytes=sum(read_bytes.values())
         + snapshot.page_maps.counter.num_bytes
         - map_bytes_before,
         indices=tuple(
-            _index_use(view, search, read_bytes[name]) for name, view in search.used_views.items()
+            _index_use(view, search, read_bytes[name], snapshot.source.schema)
+            for name, view in search.used_views.items()
         ),
         partition_pruning=tuple(
             (text, len(by_fragment(kept_rows))) for text, kept_rows in search.partition_pruning
@@ -272,7 +277,7 @@ def _is_faster_by_pages(
     return KERNELS.are_loaded or KERNELS.are_worth(pages.num_rows // _ROWS_PER_CHECK)
 
 
-def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
+def _index_use(view: IndexView, search: Search, read_bytes: int, schema: pa.Schema) -> IndexUse:
     entry = view.index.entry
     return IndexUse(
         entry.name,
@@ -283,7 +288,7 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
         read_bytes,
         len(view.fragment_ids),
         tuple(
-            (str(leaf), view.count_kept_zones(rows))
+            (shown_text(leaf, schema), view.count_kept_zones(rows))
             for name, leaf, rows in search.uses
             if name == entry.name
         ),
