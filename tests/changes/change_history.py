@@ -88,8 +88,10 @@ class ChangeHistory:
             self.index,
             self.add_column,
         ]
+        if self.table.renames:
+            steps.append(self.rename_column)
         if isinstance(self.table, ChangedIceberg):
-            steps += [self.rename_column, self.table.change_spec]
+            steps.append(self.table.change_spec)
         step = self.append if len(self.table.rows) < 12 else self.rng.choice(steps)
         self.steps.append(step.__name__)
         step()

@@ -22,6 +22,7 @@ from deltalake.schema import Field, PrimitiveType
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.types import StringType
+from support.delta_by_hand import MappedTable
 from support.iceberg_by_hand import delete_equal, delete_positions
 
 SCHEMA = pa.schema(
@@ -52,6 +53,8 @@ class ChangedTable:
 
     # Options of `zonebloom.dataset`.
     options: Mapping[str, Any] = MappingProxyType({})
+    # Whether the table can rename columns.
+    renames = False
 
     def __init__(self, rng: random.Random, folder: Path, *, is_partitioned: bool):
         self.rng = rng
@@ -182,8 +185,76 @@ class ChangedDelta(ChangedTable):
         self.load().optimize.compact()
 
 
+class ChangedMappedDelta(ChangedDelta):
+    """A Delta table with column mapping, which deltalake opens, but neither reads nor writes."""
+
+    renames = True
+
+    def __init__(self, rng: random.Random, folder: Path, *, is_partitioned: bool):
+        super().__init__(rng, folder, is_partitioned=is_partitioned)
+        partitioned_by = ["part"] if is_partitioned else []
+        mode = rng.choice(["name", "id"])
+        self.log = MappedTable(Path(self.path), mode, partitioned_by, ["timestampNtz"])
+        plain = {"id": "long", "num": "integer", "x": "double", "t": "timestamp_ntz"}
+        inner = [
+            self.log.field("a", "long"),
+            self.log.field("l", {"type": "array", "elementType": "long", "containsNull": True}),
+        ]
+        kinds = {**plain, "n": {"type": "struct", "fields": inner}}
+        fields = [self.log.field(name, kinds.get(name, "string")) for name in SCHEMA.names]
+        self.log.set_fields(fields)
+
+    def files(self) -> dict[str, list[dict]]:
+        """Return the rows of each file."""
+        self.log.path = Path(self.path)
+        self.log.load()
+        return {name: self.log.rows(name) for name in self.log.adds}
+
+    def read(self) -> pa.Table:
+        return self.table([row for rows in self.files().values() for row in rows])
+
+    def write(self, rows: list[dict]) -> None:
+        for part in PARTITIONS if self.is_partitioned else [None]:
+            chosen = [row for row in rows if not self.is_partitioned or row["part"] == part]
+            if chosen:
+                self.log.append(chosen, **WRITE)
+
+    def remove(self, ids: Sequence[int]) -> None:
+        for name, rows in self.files().items():
+            kept = [row for row in rows if row["id"] not in ids]
+            if len(kept) < len(rows):
+                self._replace([name], kept)
+
+    def _replace(self, names: Sequence[str], rows: list[dict]) -> None:
+        if rows:
+            self.log.append(rows, removed=names, **WRITE)
+        else:
+            self.log.remove(names)
+
+    def add_to_table(self, name: str) -> None:
+        self.log.set_fields([*self.log.fields, self.log.field(name, "string")])
+
+    def rename_in_table(self, old: str, new: str) -> None:
+        self.log.set_fields(
+            [
+                {**field, "name": new if field["name"] == old else field["name"]}
+                for field in self.log.fields
+            ]
+        )
+
+    def compact(self) -> None:
+        places: dict[str | None, dict[str, list[dict]]] = {}
+        for name, rows in self.files().items():
+            place = rows[0]["part"] if self.is_partitioned else None
+            places.setdefault(place, {})[name] = rows
+        for files in places.values():
+            self._replace(list(files), [row for rows in files.values() for row in rows])
+
+
 class ChangedIceberg(ChangedTable):
     """An Iceberg table of pyiceberg, with delete files that it does not write itself."""
+
+    renames = True
 
     def __init__(self, rng: random.Random, folder: Path, *, is_partitioned: bool):
         super().__init__(rng, folder, is_partitioned=is_partitioned)
@@ -347,4 +418,9 @@ class ChangedFolder(ChangedTable):
         self.append(self.new_rows(5))
 
 
-KINDS = {"delta": ChangedDelta, "iceberg": ChangedIceberg, "folder": ChangedFolder}
+KINDS = {
+    "delta": ChangedDelta,
+    "iceberg": ChangedIceberg,
+    "folder": ChangedFolder,
+    "mapped delta": ChangedMappedDelta,
+}

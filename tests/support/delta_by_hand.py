@@ -10,6 +10,7 @@ import json
 import struct
 import uuid
 import zlib
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,8 +61,8 @@ def commit(path, *actions) -> None:
     log = path / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(action) + "\n" for action in actions)
-    # Checkpoints have longer names.
-    (log / f"{len(list(log.glob('?' * 20 + '.json'))):020d}.json").write_text(lines)
+    versions = [int(file.name[:20]) for file in log.iterdir() if file.name[:20].isdigit()]
+    (log / f"{max(versions, default=-1) + 1:020d}.json").write_text(lines)
 
 
 def z85(data):
@@ -85,7 +86,13 @@ def deletion_vector(deleted, table=None):
     return {"storageType": "u", "pathOrInlineDv": z85(name.bytes), "offset": 8, **described}
 
 
-_TYPES = {"integer": pa.int32(), "long": pa.int64(), "double": pa.float64(), "string": pa.string()}
+_TYPES = {
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "timestamp_ntz": pa.timestamp("us"),
+}
 
 
 def arrow_type(kind) -> pa.DataType:
@@ -108,6 +115,21 @@ def arrow_field(field) -> pa.Field:
     )
 
 
+def as_seen(value, kind):
+    """Return a value of a file with the table's names of its structs."""
+    match value, kind:
+        case dict(), {"type": "struct", "fields": fields}:
+            return {
+                field["name"]: as_seen(
+                    value[field["metadata"]["delta.columnMapping.physicalName"]], field["type"]
+                )
+                for field in fields
+            }
+        case list(), {"elementType": item}:
+            return [as_seen(element, item) for element in value]
+    return value
+
+
 def as_stored(value, kind):
     """Return a value of a row with the physical names of its structs."""
     match value, kind:
@@ -128,7 +150,7 @@ def as_stored(value, kind):
 class MappedTable:
     """A table with column mapping and deletion vectors."""
 
-    def __init__(self, path, mode: str, partitioned_by=()):
+    def __init__(self, path, mode: str, partitioned_by=(), features=()):
         path.mkdir()
         self.path = path
         self.mode = mode
@@ -136,7 +158,7 @@ class MappedTable:
         self.fields: list[dict] = []
         self.adds: dict[str, dict] = {}
         self.last_id = 0
-        commit(path, protocol("columnMapping", "deletionVectors"))
+        commit(path, protocol("columnMapping", "deletionVectors", *features))
 
     def field(self, name, kind, physical=None):
         """Return a new field. Create the fields inside it first."""
@@ -194,10 +216,49 @@ class MappedTable:
         commit(self.path, *removals, action)
         return name
 
+    def load(self) -> None:
+        """Take the files that the log names now. Other writers may have changed them."""
+        self.adds, log, first = {}, self.path / "_delta_log", ""
+        for checkpoint in sorted(log.glob("*.checkpoint.parquet"))[-1:]:
+            first = checkpoint.name[:20] + ".json."
+            for added in filter(None, pq.read_table(checkpoint)["add"].to_pylist()):
+                values = dict(added["partitionValues"])
+                self.adds[added["path"]] = {**added, "partitionValues": values}
+        for path in sorted(log.glob("?" * 20 + ".json")):
+            actions = [json.loads(line) for line in path.read_text().splitlines()]
+            for action in actions if path.name > first else ():
+                if "remove" in action:
+                    del self.adds[action["remove"]["path"]]
+            for action in actions if path.name > first else ():
+                if "add" in action:
+                    self.adds[action["add"]["path"]] = action["add"]
+
+    def rows(self, name) -> list[dict]:
+        """Return the rows of a file without a deletion vector, by the table's names."""
+        stored = pq.ParquetFile(self.path / unquote(name)).read()
+        columns = {}
+        for column in self.fields:
+            field = arrow_field(column)
+            if column["name"] in self.partitioned_by:
+                value = self.adds[name]["partitionValues"][field.name]
+                columns[column["name"]] = [value] * stored.num_rows
+            elif field.name in stored.column_names:
+                assert stored.schema.field(field.name).equals(field, check_metadata=True)
+                values = stored[field.name].to_pylist()
+                columns[column["name"]] = [as_seen(value, column["type"]) for value in values]
+        names = [column["name"] for column in self.fields]
+        missing = [None] * stored.num_rows
+        values = zip(*(columns.get(name, missing) for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in values]
+
     def _remove(self, name) -> dict:
         before = self.adds.pop(name)
         vector = {k: before[k] for k in ("deletionVector",) if k in before}
         return {"remove": {"path": name, "deletionTimestamp": 1, "dataChange": True, **vector}}
+
+    def remove(self, names) -> None:
+        """Commit the removal of files."""
+        commit(self.path, *map(self._remove, names))
 
     def delete(self, name, deleted, in_file: bool = False) -> None:
         """Commit a deletion vector with all rows of a file that are deleted from now on."""

@@ -1,6 +1,6 @@
 """Run random histories of upserts and erasures, and kill some of them.
 
-The cases of a kind of table are every third number, so that 1,500 cases have 500 histories of each.
+Every fourth number is a case of the same kind of table, so 2,000 cases have 500 histories of each.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import posixpath
 import re
 import time
 import uuid
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from zonebloom.base.progress import Report
 from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.receipt import Trace
@@ -26,8 +28,9 @@ from zonebloom.changes.tables import (
     commit_in_doubt,
     read_log,
 )
-from zonebloom.changes.writing import WrittenFile, columns_without_bounds
+from zonebloom.changes.writing import WriterOptions, WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, InvalidArgument
+from zonebloom.sources.delta_lake import mapping_mode, stored_field
 from zonebloom.sources.source import Fragment
 from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.paths import key_below
@@ -41,6 +44,7 @@ _HARMLESS_FEATURES = {
     "appendonly",
     "changedatafeed",
     "checkconstraints",
+    "columnmapping",
     "deletionvectors",
     "generatedcolumns",
     "invariants",
@@ -112,8 +116,6 @@ class DeltaChanges(ChangeableTable):
         for name, reason in _REFUSED_PROPERTIES.items():
             if configuration.get(name, "").lower() == "true":
                 raise self._refused(reason)
-        if configuration.get("delta.columnMapping.mode", "none") != "none":
-            raise self._refused("maps its columns to other names, which deltalake does not write")
         constraints = [name for name in configuration if name.startswith("delta.constraints.")]
         if constraints:
             raise self._refused(f"has a check constraint ({constraints[0]})")
@@ -155,6 +157,39 @@ class DeltaChanges(ChangeableTable):
             return posixpath.join(posixpath.dirname(replaced.path), name)
         return self._hive_path(partition, name)
 
+    def write(
+        self,
+        partition: Any,
+        replaced: Fragment | None,
+        tables: Iterable[pa.Table],
+        schema: pa.Schema,
+        options: WriterOptions,
+        report: Report | None,
+    ) -> WrittenFile | None:
+        if mapping_mode(self._table) == "none":
+            return super().write(partition, replaced, tables, schema, options, report)
+        fields = self._logged_fields()
+        logged = pa.schema([fields[name] for name in schema.names])
+        stored = pa.schema(map(stored_field, logged))
+        renamed = (_with_schema(table.cast(logged), stored) for table in tables)
+        return super().write(partition, replaced, renamed, stored, options, report)
+
+    def _logged_fields(self) -> dict[str, pa.Field]:
+        """Return the columns as the log describes them, by name."""
+        fields = pa.schema(self._table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
+        return {field.name: field for field in fields}
+
+    def _logged_names(self) -> dict[str, str]:
+        """Return the names that files and their log have for the table's columns."""
+        is_mapped = mapping_mode(self._table) != "none"
+        return {
+            name: stored_field(field).name if is_mapped else name
+            for name, field in self._logged_fields().items()
+        }
+
+    def stored_names(self, names: Collection[str]) -> dict[str, str]:
+        return {name: stored for name, stored in self._logged_names().items() if stored in names}
+
     def commit(
         self,
         removed: Sequence[Fragment],
@@ -166,10 +201,11 @@ class DeltaChanges(ChangeableTable):
         from deltalake.transaction import AddAction, RemoveAction
 
         columns = self.partition_columns
+        logged_names = list(map(self._logged_names().__getitem__, columns))
         now = int(time.time() * 1000)
 
         def values(partition: Any) -> dict[str, str | None]:
-            return dict(zip(columns, partition, strict=True))
+            return dict(zip(logged_names, partition, strict=True))
 
         actions: list[Any] = [
             AddAction(
@@ -323,6 +359,23 @@ class DeltaChanges(ChangeableTable):
             },
             default=dt.date.isoformat,
         )
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    """A batch that gives its values with another schema, as Arrow's PyCapsule interface says."""
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self.schema.__arrow_c_schema__(), self.batch.__arrow_c_array__()[1]
+
+
+def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with a schema of the same types, but other names, inside its columns too."""
+    batches = [pa.record_batch(_Renamed(batch, schema)) for batch in table.to_batches()]
+    return pa.Table.from_batches(batches, schema)
 
 
 def _is_bound(value: Any) -> bool:

@@ -328,6 +328,10 @@ class ChangeableTable(ABC):
         """
         return ()
 
+    def stored_names(self, names: Collection[str]) -> dict[str, str]:
+        """Return the table's columns among the names in a file, each with its name there."""
+        return {name: name for name in names}
+
     def retained_files(self, history: Any) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, with these versions."""
         return {}

@@ -20,7 +20,7 @@ from zonebloom.changes.tables import ChangeableTable
 from zonebloom.errors import CatalogError
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.fragment_rows import read_view_batches
-from zonebloom.sources.source import Fragment, Source
+from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FILE_ERRORS
 
 # The bytes of files are searched in pieces of this size.
@@ -111,7 +111,7 @@ def find_in_files(
         if known_counts and path in known_counts:
             reason = _reason_of_count(known_counts[path])
         elif test is not None:
-            reason = _reason_in_file(source, path, current.get(path), test)
+            reason = _reason_in_file(table, path, current.get(path), test)
         if not reason:
             return None
         if path in current:
@@ -147,20 +147,29 @@ def _calls(table: ChangeableTable, traces: Sequence[Trace]) -> tuple[str, ...]:
     return calls
 
 
-def _reason_in_file(source: Source, path: str, fragment: Fragment | None, test: RowTest) -> str:
+def _reason_in_file(
+    table: ChangeableTable, path: str, fragment: Fragment | None, test: RowTest
+) -> str:
     """Return why a file holds a key, or may hold one. Return an empty text if it holds none."""
+    source = table.opened.source
     try:
         if fragment is not None:
             batches = read_view_batches(source, fragment, source.filesystem, test.columns)
             return _reason_of_count(sum(test.count(pa.table(batch)) for batch in batches))
         with source.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
             # A column may have had another name, or an old file's path may give it.
-            missing = test.missing_columns(file.schema_arrow)
-            stored = test.without(missing)
-            if stored is None:
+            schema = file.schema_arrow
+            names = table.stored_names(schema.names)
+            types = [schema.field(stored).type for stored in names.values()]
+            missing = test.missing_columns(pa.schema(zip(names, types, strict=True)))
+            present = test.without(missing)
+            if present is None:
                 return f"it may hold a key, because it has no column {missing[0]!r}"
-            batches = file.iter_batches(columns=stored.columns)
-            return _reason_of_count(sum(stored.count(pa.table(batch)) for batch in batches))
+            chosen = {names[name]: name for name in present.columns}
+            batches = map(pa.table, file.iter_batches(columns=list(chosen)))
+            return _reason_of_count(
+                sum(present.count(batch.rename_columns(chosen)) for batch in batches)
+            )
     except FileNotFoundError:
         return ""
     except (*FILE_ERRORS, TypeError) as error:

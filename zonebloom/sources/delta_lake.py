@@ -143,9 +143,35 @@ def _primitives(path: str, kind: Any) -> Iterator[tuple[str, str]]:
             yield path, str(kind)
 
 
+def mapping_mode(table: DeltaTable) -> str:
+    """Return how files name columns: as the table does ("none"), or by "id" or physical "name"."""
+    return table.metadata().configuration.get("delta.columnMapping.mode", "none")
+
+
+def stored_field(field: pa.Field) -> pa.Field:
+    """Return a column of a table with a mapping as files have it: physical names and field ids."""
+    metadata = field.metadata or {}
+    name = metadata.get(_PHYSICAL_NAME, field.name.encode()).decode()
+    ids = {b"PARQUET:field_id": metadata[_ID]} if _ID in metadata else None
+    return pa.field(name, _stored_type(field.type), field.nullable, ids)
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    def element(field: pa.Field) -> pa.Field:
+        return pa.field(field.name, _stored_type(field.type), field.nullable)
+
+    if isinstance(kind, pa.StructType):
+        return pa.struct([stored_field(child) for child in kind])
+    if isinstance(kind, pa.ListType):
+        return pa.list_(element(kind.value_field))
+    if isinstance(kind, pa.MapType):
+        return pa.map_(element(kind.key_field), element(kind.item_field))
+    return kind
+
+
 def _field_names(table: DeltaTable, schema: pa.Schema) -> FieldNames | None:
     """Return how files identify the table's columns, or None if they have the table's names."""
-    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    mode = mapping_mode(table)
     if mode == "none":
         return None
     if mode not in ("id", "name"):
