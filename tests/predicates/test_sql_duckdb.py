@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from support.helpers import cases
+from support.helpers import cases, run_python
 
 import zonebloom as zb
 from zonebloom import predicates
@@ -260,6 +260,18 @@ except ImportError as error:
     assert "pip install 'zonebloom[sql]'" in str(error)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_duckdb_prints_no_progress():
+    # A process without a script is interactive for DuckDB, which then prints bars by default.
+    code = """
+        import pyarrow as pa
+        from zonebloom.predicates.duckdb_engine import DuckDBExpression, evaluate_by_duckdb
+
+        setting = DuckDBExpression("current_setting('enable_progress_bar')", ())
+        print(evaluate_by_duckdb([setting], pa.table({"a": [1]})).column(0).to_pylist())
+    """
+    assert run_python(code) == "[False]\n"
 
 
 def test_plain_terms_are_applied_first():

@@ -42,10 +42,11 @@ _CONFIG = {
     **dict.fromkeys(("autoinstall_known_extensions", "autoload_known_extensions"), "false"),
     **{"enable_external_access": "false", "threads": 1},
 }
+# In interactive Python, DuckDB prints a progress bar by default.
 # The optimizer of DuckDB 2.0.1 makes date_trunc('hour', day) = DATE '2020-02-29' always false.
 _SETTINGS = """
 SET TimeZone = 'UTC'; SET python_enable_replacements = false; PRAGMA disable_optimizer;
-SET lock_configuration = true
+SET enable_progress_bar = false; SET lock_configuration = true
 """
 # DuckDB's parser knows these, so its list of functions lacks them.
 _SPECIAL_FUNCTIONS = frozenset(["coalesce", "if", "ifnull"])
