@@ -234,7 +234,7 @@ def test_a_batch_without_rows_changes_nothing(table):
     assert not ds.upsert(table.table([]), on="id").is_committed
     assert not ds.erase("id", pa.array([], pa.int64())).is_committed
     assert not ds.erase("id", [-1]).is_committed
-    with pytest.raises(InvalidArgument, match=r'in rows 1; .* erase\(filter="id IS NULL"\)'):
+    with pytest.raises(InvalidArgument, match=r'in row 1; .* erase\(filter="id IS NULL"\)'):
         ds.erase("id", [-1, None])
     assert comparable(table.read()) == comparable(table.rows)
 

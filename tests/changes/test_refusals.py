@@ -84,7 +84,7 @@ def rows_with(**columns) -> pa.Table:
 
 
 REFUSED_ROWS = {
-    "null key": (rows_with(id=pa.array([7, None])), "id", "'id' is null or NaN in rows 1;"),
+    "null key": (rows_with(id=pa.array([7, None])), "id", "'id' is null or NaN in row 1;"),
     "NaN key": (
         rows_with(f=pa.array([math.nan, math.nan])),
         "f",
@@ -93,7 +93,7 @@ REFUSED_ROWS = {
     "repeated key": (
         rows_with(id=pa.array([7, 7])),
         "id",
-        "1 keys occur more than once in the rows, first {'id': 7} in rows 0 and 1;",
+        "1 key occurs more than once in the rows, first {'id': 7} in rows 0 and 1;",
     ),
     "repeated zero": (rows_with(f=pa.array([0.0, -0.0])), "f", "in rows 0 and 1;"),
     "repeated pair": (
@@ -101,6 +101,9 @@ REFUSED_ROWS = {
         ["id", "must"],
         "first {'id': 7, 'must': 'x'} in rows 0 and 1;",
     ),
+    "text for a number": (rows_with(id=pa.array(["7", "8"])), "id", "keys are string, column 'id'"),
+    "boolean for a number": (rows_with(id=pa.array([True, False])), "id", "keys are bool, column"),
+    "number for a text": (rows_with(must=pa.array([7, 8])), "must", "column 'must' is string"),
     "fraction": (rows_with(id=pa.array([7.0, 7.5])), "id", "row 1 of the rows has 7.5 in column"),
     "nested": (
         rows_with(
@@ -137,7 +140,7 @@ REFUSED_ROWS = {
     "null value": (
         rows_with(must=pa.array(["x", None])),
         "id",
-        "column 'must' takes no nulls, but rows 1 have one",
+        "column 'must' takes no nulls, but has one in row 1",
     ),
 }
 

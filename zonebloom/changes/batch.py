@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from zonebloom.base import arguments
 from zonebloom.base.arrays import to_numpy
+from zonebloom.base.text import count_text
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.changes.key_test import named_rows, require_no_nulls
 from zonebloom.errors import InvalidArgument
+from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.evaluate import without_views
 from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
@@ -67,7 +69,10 @@ def _as_table(rows: Any) -> pa.Table:
     if is_data_frame(rows):
         return pa.Table.from_pandas(rows, preserve_index=False)
     raise arguments.invalid_value(
-        rows, "rows", "give a pyarrow Table or RecordBatchReader, or a frame of Polars or pandas"
+        rows,
+        "rows",
+        "give a pyarrow Table or RecordBatchReader, or a frame of Polars or pandas; of a list of "
+        "dicts, pa.Table.from_pylist makes a table",
     )
 
 
@@ -82,6 +87,8 @@ def _wanted_schema(given: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> 
     for name in keys:
         if name not in given.names:
             raise InvalidArgument(f"rows have no column {name!r}, which is a key; add it")
+        # Numbers that are given as text would be inserted beside equal ones.
+        checked_keys(pa.nulls(0, given.field(name).type), name, schema.field(name).type)
     return pa.schema([schema.field(name).remove_metadata() for name in given.names])
 
 
@@ -92,7 +99,7 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
         column = table.column(field.name)
         if not field.nullable and column.null_count:
             named = named_rows(to_numpy(column.is_null()), first_row)
-            raise InvalidArgument(f"column {field.name!r} takes no nulls, but {named} have one")
+            raise InvalidArgument(f"column {field.name!r} takes no nulls, but has one in {named}")
         if column.type != field.type:
             if pa.types.is_dictionary(column.type):
                 # PyArrow cannot decode a dictionary of views, which is a categorical of Polars.
@@ -163,8 +170,9 @@ def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
     if repeated.size:
         number = repeated[np.argmin(first[repeated])]
         key = table.select(list(keys)).slice(int(first[number]), 1).to_pylist()[0]
+        verb = "occurs" if repeated.size == 1 else "occur"
         raise InvalidArgument(
-            f"{repeated.size:,} keys occur more than once in the rows, first "
+            f"{count_text(repeated.size, 'key')} {verb} more than once in the rows, first "
             f"{arguments.short_repr(key)} in rows {first[number]:,} and {last[number]:,}; keep one "
             "row of each key"
         )

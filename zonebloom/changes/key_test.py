@@ -185,7 +185,8 @@ def named_rows(is_bad: np.ndarray, first_row: int = 0) -> str:
     numbers = np.flatnonzero(is_bad)
     named = ", ".join(f"{first_row + number:,}" for number in numbers[:_MAX_NAMED_ROWS].tolist())
     more = numbers.size - _MAX_NAMED_ROWS
-    return f"rows {named}" + (f" and {more:,} more" if more > 0 else "")
+    rows = "row" if numbers.size == 1 else "rows"
+    return f"{rows} {named}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def _with_type(values: Any, wanted: pa.DataType) -> Any:

@@ -379,10 +379,11 @@ class Receipt(Displayed):
         ):
             if count:
                 figures.append([name, f"{count:,}"])
-        for name, files in (
-            ("files removed", self.files_removed),
-            ("files added", self.files_added),
-        ):
+        removed = "files removed" if self.is_committed else "files to replace"
+        for name, files in ((removed, self.files_removed), ("files added", self.files_added)):
+            if name == "files added" and not self.is_committed:
+                # A plan does not know them.
+                continue
             rows, size = sum(f.num_rows for f in files), sum(f.num_bytes for f in files)
             figures.append([name, f"{len(files):,} ({rows:,} rows, {bytes_text(size)})"])
         return figures
@@ -390,7 +391,7 @@ class Receipt(Displayed):
     def _proof(self) -> str:
         check = self.verification
         if check is None:
-            return "not carried out, so not verified"
+            return "nothing was changed, so there is nothing to verify"
         if not check.is_proven:
             return f"NOT PROVEN: {check.problem}"
         verb = "holds" if check.num_rows_with_keys == 1 else "hold"

@@ -172,7 +172,7 @@ def receipt_command(
             raise click.UsageError("give the PATH of the table to check")
         return CommandAnswer(
             {"receipt": _json(receipt), "traces": None},
-            _receipt_text(receipt, receipt.traces, receipt.location),
+            _receipt_text(receipt, receipt.traces, receipt.location, file),
         )
     ds = Dataset(*open_at(path, **options))
     keys = None
@@ -187,7 +187,7 @@ def receipt_command(
     traces = receipt.check(ds, keys, filter=filter, purge=purge)
     return CommandAnswer(
         {"receipt": _json(receipt), "traces": traces},
-        _receipt_text(receipt, traces, ds.opened.source.root),
+        _receipt_text(receipt, traces, ds.opened.source.root, file),
         exit_code=text.FAILED if traces else 0,
     )
 
@@ -217,7 +217,9 @@ def _answer(ds: Dataset, receipt: Receipt, receipt_path: str | None) -> CommandA
     has_failed = is_refuted or (receipt_path is not None and receipt.is_committed and not is_saved)
     return CommandAnswer(
         _json(receipt),
-        _receipt_text(receipt, receipt.traces, ds.opened.source.root),
+        _receipt_text(
+            receipt, receipt.traces, ds.opened.source.root, receipt_path if is_saved else None
+        ),
         notes=notes,
         exit_code=text.FAILED if has_failed else 0,
     )
@@ -227,8 +229,10 @@ def _json(receipt: Receipt) -> dict[str, Any]:
     return json.loads(receipt.to_json())
 
 
-def _receipt_text(receipt: Receipt, traces: Traces | None, root: str) -> str:
+def _receipt_text(
+    receipt: Receipt, traces: Traces | None, root: str, receipt_path: str | None
+) -> str:
     title = str(replace(receipt, traces=None))
     if traces is None:
         return title
-    return f"{title}\n{text.traces_text(traces, receipt, root, terminal_width())}"
+    return f"{title}\n{text.traces_text(traces, receipt, root, receipt_path, terminal_width())}"

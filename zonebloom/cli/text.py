@@ -7,6 +7,7 @@ import datetime
 import decimal
 import json
 import math
+import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -217,7 +218,13 @@ def places_text(root: str, rows: pa.Table, width: int | None = None) -> str:
     return records_text(headers, cells)
 
 
-def traces_text(traces: Traces, receipt: Receipt, root: str, width: int | None = None) -> str:
+def traces_text(
+    traces: Traces,
+    receipt: Receipt,
+    root: str,
+    receipt_path: str | None,
+    width: int | None = None,
+) -> str:
     """Return what still holds the keys of a receipt, and the command that removes it."""
     lines = [traces.verdict]
     if traces.found:
@@ -230,10 +237,11 @@ def traces_text(traces: Traces, receipt: Receipt, root: str, width: int | None =
         lines.append(traces.limits)
     if traces.calls:
         keys = [f"--key {column}=VALUE" for column in receipt.columns] or ["--filter SQL"]
+        condition = ", if RECEIPT is the file of erase --receipt" if receipt_path is None else ""
+        paths = [receipt_path or "RECEIPT", "PATH" if receipt.table == "iceberg" else root]
         lines += [
-            "This command removes them, and older versions with them, if RECEIPT is the file of "
-            "erase --receipt:",
-            " ".join(["zonebloom receipt RECEIPT PATH", *keys, "--purge"]),
+            f"This command removes them, and older versions with them{condition}:",
+            " ".join(["zonebloom receipt", *map(shlex.quote, paths), *keys, "--purge"]),
         ]
         if receipt.table == "folder" and any(trace.kind == "file" for trace in traces.found):
             lines.append("It leaves the files of a folder; delete them if nobody needs them.")
