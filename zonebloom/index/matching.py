@@ -6,7 +6,7 @@ fragments that the index lacks, or that changed since, may always match.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -306,13 +306,13 @@ class IndexView:
 
     def rows_where(self, question: ValueQuestion, *, is_true: bool) -> RowRanges:
         """Return the rows of zones where a condition may be true, or false, and uncovered rows."""
-        bounds = []
+        found = []
         for table in self._tables:
             if isinstance(table, ZoneMapTable):
                 stored: Any = table.bounds
                 find = stored.zones_where_true if is_true else stored.zones_where_false
-                bounds.append(self._bounds(table, find(question.column_type, question.leaf)))
-        return self._rows(bounds) if bounds else self.uncovered
+                found.append((table, find(question.column_type, question.leaf)))
+        return self._rows(found)
 
     @property
     def all_rows(self) -> RowRanges:
@@ -321,31 +321,20 @@ class IndexView:
 
     def rows_with_any(self, hashes: np.ndarray) -> RowRanges:
         """Return the rows of zones that may hold any of the hashes, and all rows not covered."""
-        bounds = []
-        for table, zones in zip(self._hashed_tables, self._find(hashes), strict=True):
-            # Most tables do not hold the key.
-            if zones.size:
-                bounds.append(self._bounds(table, zones))
-        return self._rows(bounds) if bounds else self.uncovered
-
-    def _find(self, hashes: np.ndarray) -> Iterable[np.ndarray]:
-        """Return the zones of each table that may hold any of the hashes."""
         tables = self._hashed_tables
-        if len(tables) == 1:
-            return (tables[0].find(hashes),)
-        is_in_memory = all(table.loaded_bytes >= table.num_bytes for table in tables)
-        if is_in_memory or not self.index.has_round_trips or not tables:
-            return [table.find(hashes) for table in tables]
+        is_local = len(tables) < 2 or not self.index.has_round_trips
+        if is_local or all(table.loaded_bytes >= table.num_bytes for table in tables):
+            return self._rows([(table, table.find(hashes)) for table in tables])
         with thread_pool(min(REMOTE_THREADS, len(tables))) as pool:
             results = list(pool.map(lambda table: call_collecting(table.find, hashes), tables))
         for _, issued in results:
             for warning in issued:
                 warn(warning)
-        return [zones for zones, _ in results]
+        return self._rows(list(zip(tables, [zones for zones, _ in results], strict=True)))
 
     def nulls(self) -> RowRanges:
         """Return the rows of zones that hold a null, and all rows not covered."""
-        return self._rows(self._bounds(t, t.zones_with_null()) for t in self._tables)
+        return self._rows([(table, table.zones_with_null()) for table in self._tables])
 
     def pairs(self, hashes: np.ndarray) -> Iterator[_ZonePairs]:
         """Yield each pair of a hash and a zone that may hold it once.
@@ -374,8 +363,13 @@ class IndexView:
     def _known_runs(self, runs: ZoneRuns, is_known: np.ndarray) -> ZoneRuns:
         return runs if self._all_known else runs.select(is_known)
 
-    def _rows(self, bounds: Iterable[_AddressBounds]) -> RowRanges:
-        rows = _union(list(bounds))
+    def _rows(self, found: Sequence[tuple[IndexTable, np.ndarray]]) -> RowRanges:
+        """Return the rows of zones of some tables, and all rows not covered."""
+        # Most tables do not hold a key.
+        bounds = [self._bounds(table, zones) for table, zones in found if zones.size]
+        if not bounds:
+            return self.uncovered
+        rows = _union(bounds)
         return rows | self.uncovered if self.uncovered.starts.size else rows
 
     def _bounds(self, table: IndexTable, zones: np.ndarray) -> _AddressBounds:
