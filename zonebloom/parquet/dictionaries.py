@@ -16,7 +16,7 @@ from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, leaf_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
-from zonebloom.parquet.key_tests import KeySet, index_bytes, index_values, spans_of
+from zonebloom.parquet.key_tests import KeySet, index_bytes, index_values, texts_of
 from zonebloom.parquet.leaf_type import (
     BYTE_ARRAY,
     MAX_INT32,
@@ -183,7 +183,7 @@ class Dictionary:
         elif leaf.width:
             values = body, np.arange(self.size + 1, dtype=np.int64) * leaf.width
         else:
-            values = spans_of(self.texts(LeafType(pa.binary(), BYTE_ARRAY, 0, leaf.max_level)))
+            values = texts_of(self.texts(LeafType(pa.binary(), BYTE_ARRAY, 0, leaf.max_level)))
         index, num_distinct = index_values(values, self.size)
         # The hash table has only the first of equal values.
         return index if num_distinct == self.size else None

@@ -16,6 +16,7 @@ from zonebloom.parquet.file_layout import FileSchema
 from zonebloom.parquet.leaf_type import LeafType, Undecodable, leaf_at
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Or, Predicate
 from zonebloom.values.literal import Unanswerable, integers_in_range
+from zonebloom.values.normal_types import with_64_bit_offsets
 from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
 
@@ -39,6 +40,7 @@ _FILTER_PROBABILITY = 0.002
 _MAX_FILTER_NDV = 1 << 26
 # The families of types whose values are whole numbers. Those of one type are equal as bytes.
 _WHOLE_NUMBERS = ("integer", "date", "time", "timestamp", "instant", "duration")
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 # A single key needs no hash table.
 _NO_TABLE = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.uint64), np.uint64(0)
 _NO_NUMBERS = np.empty(0, dtype=np.uint64)
@@ -83,7 +85,7 @@ class KeySet:
             raise Undecodable
         self.are_numbers = leaf.has_numbers
         self.count = len(forms)
-        keys = (_numbers(leaf, forms),) if self.are_numbers else spans_of(forms)
+        keys = _stored_keys(leaf, forms)
         # The keys with their hash table.
         self._keys: tuple[Any, ...] = *keys, *_NO_TABLE
         if self.count > 1:
@@ -99,7 +101,7 @@ class KeySet:
 
         ``index`` has the distinct values as `index_values` returns them.
         """
-        from zonebloom.parquet import key_table_kernels as kernels
+        from zonebloom.parquet import key_kernels as kernels
 
         numbers = np.empty(self.count, dtype=np.int32)
         if self.are_numbers:
@@ -140,9 +142,9 @@ def index_values(values: tuple[np.ndarray, ...], count: int) -> tuple[tuple[Any,
     """Return values with a hash table, its bitmap and its seed, and how many are distinct.
 
     ``values`` are numbers, uint64, or the bytes of texts and their offsets, int64. The result has
-    the arguments of the kernels of `key_table_kernels` that describe keys.
+    the arguments of the kernels of `key_kernels` that describe keys.
     """
-    from zonebloom.parquet import key_table_kernels as kernels
+    from zonebloom.parquet import key_kernels as kernels
     from zonebloom.sbbf.table_slots import TABLE_SEED
 
     num_slots, num_words = _table_sizes(count)
@@ -244,28 +246,42 @@ def _stored_forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[byt
     return [form for value in values for form in byte_forms(column, value)]
 
 
-def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
-    """Return the keys as Parquet stores integers of 4 or 8 bytes, widened to uint64."""
-    dtype = np.dtype(f"u{leaf.width}")
-    if isinstance(forms, list):
-        stored = np.frombuffer(b"".join(forms), dtype)
-    else:
-        data = forms.buffers()[1] or b""
-        stored = np.frombuffer(data, dtype, len(forms), forms.offset * dtype.itemsize)
-    return stored.astype(np.uint64, copy=False)
-
-
-def spans_of(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes of the keys, one after another, and their offsets, int64."""
+def _stored_keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> tuple[np.ndarray, ...]:
+    """Return keys as numbers, uint64, or else their bytes and their offsets, int64."""
+    if leaf.has_numbers:
+        if not isinstance(forms, list):
+            return (words_of(forms),)
+        return (np.frombuffer(b"".join(forms), f"u{leaf.width}").astype(np.uint64, copy=False),)
     if isinstance(forms, list):
         if len(forms) == 1:
             return np.frombuffer(forms[0], dtype=np.uint8), np.array([0, len(forms[0])])
-        spans = pa.array(forms, pa.large_binary())
-    else:
-        spans = forms.cast(pa.large_binary())
-    if not len(spans):
-        return np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
-    _, offsets, data = spans.buffers()
-    starts = np.frombuffer(offsets, np.int64, len(spans) + 1, spans.offset * 8)
-    texts = np.frombuffer(data or b"", dtype=np.uint8)[starts[0] : starts[-1]]
-    return texts, starts - starts[0]
+        return texts_of(pa.array(forms, pa.large_binary()))
+    return texts_of(forms.cast(pa.large_binary()))
+
+
+def words_of(values: pa.Array) -> np.ndarray:
+    """Return the bytes of each value as a number, uint64. Nulls have any."""
+    *_, data = values.buffers()
+    if not len(values) or data is None:
+        return np.empty(0, dtype=np.uint64)
+    dtype = np.dtype(f"u{values.type.bit_width // 8}")
+    words = np.frombuffer(data, dtype, len(values), values.offset * dtype.itemsize)
+    return words.astype(np.uint64, copy=False)
+
+
+def texts_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes of values and their offsets, int64. Nulls have any bytes."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    *_, data = values.buffers()
+    stored = np.frombuffer(data or b"", dtype=np.uint8)
+    if values.type not in _TEXTS:
+        width = values.type.byte_width
+        return stored, np.arange(values.offset, values.offset + len(values) + 1) * width
+    is_large = values.type == with_64_bit_offsets(values.type)
+    dtype = np.dtype(np.int64 if is_large else np.int32)
+    offsets = values.buffers()[1]
+    starts = np.zeros(1, dtype=np.int64)
+    if len(values) and offsets is not None:
+        starts = np.frombuffer(offsets, dtype, len(values) + 1, values.offset * dtype.itemsize)
+    return stored, starts.astype(np.int64, copy=False)

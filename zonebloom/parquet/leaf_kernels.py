@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 from numba import int32, int64, types, uint8, uint32, uint64
 
-from zonebloom.parquet.filter_kernels import find_hashed
 from zonebloom.parquet.header_kernels import (
     CODEC,
     HAS_CHECKSUM,
@@ -22,7 +21,7 @@ from zonebloom.parquet.header_kernels import (
     is_dictionary_encoding,
     open_pages,
 )
-from zonebloom.parquet.key_table_kernels import find_numbers, find_texts
+from zonebloom.parquet.key_kernels import find_hashed, find_numbers, find_texts
 from zonebloom.parquet.leaf_type import MAX_INT32, SNAPPY
 from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.parquet.row_kernels import (

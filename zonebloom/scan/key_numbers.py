@@ -10,10 +10,8 @@ import pyarrow.types as pt
 
 from zonebloom.base.arrays import allocate_array, from_numpy, to_numpy
 from zonebloom.base.threads import map_slices
-from zonebloom.parquet.key_tests import index_values
-from zonebloom.values.normal_types import with_64_bit_offsets
+from zonebloom.parquet.key_tests import index_values, texts_of, words_of
 
-_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _WORD_BITS = (8, 16, 32, 64)
 # Fewer values are numbered in less time than threads are started.
 _MIN_THREADED_VALUES = 1 << 16
@@ -36,12 +34,12 @@ class KeyNumbers:
     """
 
     def __init__(self, keys: pa.Array):
-        from zonebloom.parquet import key_table_kernels as kernels
+        from zonebloom.parquet import key_kernels as kernels
 
         self._are_words = _are_words(keys.type)
         self._number_words = kernels.key_numbers
         self._number_texts = kernels.text_key_numbers
-        stored = (_words(keys),) if self._are_words else _texts(keys)
+        stored = (words_of(keys),) if self._are_words else texts_of(keys)
         self._index, self.num_distinct = index_values(stored, len(keys))
         self._keys = keys
 
@@ -62,9 +60,9 @@ class KeyNumbers:
             start, stop = stop, stop + len(chunk)
             part = numbers[start:stop]
             if self._are_words:
-                self._number_words(_words(chunk), *self._index, part)
+                self._number_words(words_of(chunk), *self._index, part)
             else:
-                data, starts = _texts(chunk)
+                data, starts = texts_of(chunk)
                 self._number_texts(data.ctypes.data, starts, *self._index, part)
             if chunk.null_count:
                 part[to_numpy(chunk.is_null())] = -1
@@ -125,31 +123,3 @@ def _are_words(kind: pa.DataType) -> bool:
     if pt.is_null(kind):
         return True
     return pt.is_primitive(kind) and not pt.is_interval(kind) and kind.bit_width in _WORD_BITS
-
-
-def _words(values: pa.Array) -> np.ndarray:
-    """Return the bytes of each value as a number, uint64. Nulls have any."""
-    *_, data = values.buffers()
-    if not len(values) or data is None:
-        return np.empty(0, dtype=np.uint64)
-    dtype = np.dtype(f"u{values.type.bit_width // 8}")
-    words = np.frombuffer(data, dtype, len(values), values.offset * dtype.itemsize)
-    return words.astype(np.uint64, copy=False)
-
-
-def _texts(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes of values and their offsets, int64. Nulls have any bytes."""
-    if pt.is_boolean(values.type):
-        values = values.cast(pa.uint8())
-    *_, data = values.buffers()
-    stored = np.frombuffer(data or b"", dtype=np.uint8)
-    if values.type not in _TEXTS:
-        width = values.type.byte_width
-        return stored, np.arange(values.offset, values.offset + len(values) + 1) * width
-    is_large = values.type == with_64_bit_offsets(values.type)
-    dtype = np.dtype(np.int64 if is_large else np.int32)
-    offsets = values.buffers()[1]
-    starts = np.zeros(1, dtype=np.int64)
-    if len(values) and offsets is not None:
-        starts = np.frombuffer(offsets, dtype, len(values) + 1, values.offset * dtype.itemsize)
-    return stored, starts.astype(np.int64, copy=False)

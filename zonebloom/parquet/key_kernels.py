@@ -1,25 +1,28 @@
-"""Kernels that find keys among the values of pages, by a hash table if there are several.
+"""Kernels that find keys among the values of pages: one, or several in a hash table or a filter.
 
-A bitmap of the keys is tested first. It excludes most values that are not keys, and it usually fits
-the processor's cache. ``seed`` is that of the table, from `table_slots`. The bitmap has none,
-because it only saves time. Pages are those of `page_table`.
+A bitmap of the keys in a hash table is tested first. It excludes most values that are not keys, and
+it usually fits the processor's cache. ``seed`` is that of the table, from `table_slots`. The bitmap
+has none, because it only saves time. Pages are those of `page_table`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import int32, int64, uint8, uint64, void
+from numba import int32, int64, uint8, uint32, uint64, void
 
-from zonebloom.parquet.page_bytes import byte_at, text_at
+from zonebloom.parquet.page_bytes import byte_at, copy_bytes, text_at
 from zonebloom.parquet.page_table import STORED_PAGES
+from zonebloom.sbbf import blocks
 from zonebloom.sbbf.addresses import load_32, load_64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.table_slots import slot_of
-from zonebloom.sbbf.xxh64 import hash_memory
+from zonebloom.sbbf.xxh64 import hash_memory, hash_width_4, hash_width_8
 
 # This many values are compared with a single key together. The bitmap is tested for as many before
 # the hash table is read, without branches, so that the processor overlaps the loads.
 _GROUP_SIZE = 256
+# Values are hashed in groups before they are checked by a filter, for the same reason.
+_HASHED_TOGETHER = 512
 
 
 @inlined
@@ -291,3 +294,41 @@ def text_key_numbers(address, starts, keys, key_starts, table, bitmap, seed, num
             if table[slot]:
                 number = table[slot] - np.int32(1)
         numbers[i] = number
+
+
+@kernel(int64(STORED_PAGES, int64, readonly(uint32), int64[::1]))
+def find_hashed(pages, width, words, positions):
+    """Write the positions of the values that a filter may hold. Return their number, or -1."""
+    values = np.empty(_HASHED_TOGETHER, dtype=np.uint64)
+    halves = values.view(np.uint32)
+    values_address = np.uint64(values.ctypes.data)
+    hashes = np.empty(_HASHED_TOGETHER, dtype=np.uint64)
+    are_hits = np.empty(_HASHED_TOGETHER, dtype=np.bool_)
+    hits = 0
+    for page in range(pages.shape[0]):
+        address, size = np.uint64(pages[page].address), pages[page].size
+        count, first_position = pages[page].num_stored, pages[page].first_position
+        if count < 0 or count * width > size or hits + count > positions.shape[0]:
+            return -1
+        offset = 0
+        for first in range(0, count, _HASHED_TOGETHER):
+            num = min(count - first, _HASHED_TOGETHER)
+            if width in (4, 8):
+                copy_bytes(values_address, address + np.uint64(first * width), num * width)
+            if width == 8:
+                hash_width_8(values[:num], hashes[:num])
+            elif width == 4:
+                hash_width_4(halves[:num], hashes[:num])
+            else:
+                for i in range(num):
+                    offset, length = text_at(address, offset, size, width)
+                    if length < 0:
+                        return -1
+                    start = address + np.uint64(offset)
+                    hashes[i] = hash_memory(start, np.uint64(length), np.uint64(0))
+                    offset += length
+            blocks.check(words, hashes[:num], are_hits)
+            for i in range(num):
+                positions[hits] = first_position + first + i
+                hits += np.int64(are_hits[i])
+    return hits
