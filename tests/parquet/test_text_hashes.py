@@ -13,11 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zonebloom.parquet.text_hashes import HashedTexts
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.sources.text_columns import TextColumn
+from zonebloom.sources.text_columns import HashedTexts, TextColumn
 from zonebloom.storage.file_view import FileView
 from zonebloom.storage.store import identities
 

@@ -5,14 +5,12 @@ Source: Encodings.md (dictionary encoding) of the Parquet format.
 
 from __future__ import annotations
 
-import ctypes
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, leaf_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
@@ -35,31 +33,6 @@ _ENTRIES_PER_KEY = 64
 _LENGTH_BYTES = 4
 _NO_BYTES = np.empty(0, dtype=np.uint8)
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
-
-
-def hash_stored_texts(
-    pages: np.ndarray, dictionary_hashes: np.ndarray
-) -> tuple[np.ndarray, list[bytes]]:
-    """Return the hashes of the strings that pages store, one page after another.
-
-    Return also the least and the greatest string of the pages without indices, if there are such.
-    """
-    # This is imported late, because lookups hash no strings.
-    from zonebloom.parquet import text_hash_kernels as kernels
-
-    hashes = allocate_array(int(pages["num_stored"].sum()), np.uint64)
-    ends = np.zeros(4, dtype=np.int64)
-    if kernels.write_text_hashes(pages, dictionary_hashes, hashes, ends) != hashes.size:
-        raise FragmentUnreadable("values of a page lie outside it, or are missing")
-    if not ends[kernels.MIN_ADDRESS]:
-        return hashes, []
-    return hashes, [
-        ctypes.string_at(int(ends[address]), int(ends[length]))
-        for address, length in (
-            (kernels.MIN_ADDRESS, kernels.MIN_LENGTH),
-            (kernels.MAX_ADDRESS, kernels.MAX_LENGTH),
-        )
-    ]
 
 
 class Dictionary:
@@ -98,9 +71,9 @@ class Dictionary:
                 raise FragmentUnreadable("a dictionary claims more values than it has bytes")
         self._body = body
         # The one page as kernels get it.
-        self._page = np.zeros(1, dtype=PAGE)
-        self._page["address"], self._page["size"] = body.address, body.size
-        self._page["num_stored"] = self.size
+        self.page = np.zeros(1, dtype=PAGE)
+        self.page["address"], self.page["size"] = body.address, body.size
+        self.page["num_stored"] = self.size
         num_bytes = self.size * leaf.width
         # The offset of each string in the page, and one past the end. A length precedes each string
         # in PLAIN encoding, so the offsets are known only after a pass over all of them.
@@ -118,10 +91,6 @@ class Dictionary:
         self._has_no_index = Lock()
         # The description of the dictionary for `value_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
-
-    def hash_texts(self) -> tuple[np.ndarray, list[bytes]]:
-        """Return the hashes of the strings of a dictionary, and its least and greatest string."""
-        return hash_stored_texts(self._page, np.empty(0, dtype=np.uint64))
 
     @property
     def num_bytes(self) -> int:
@@ -160,7 +129,7 @@ class Dictionary:
                 hits[keys.numbers_in(self._index)] = 1
                 return hits
         status, entries = leaf_kernels.find_rows(
-            self._page,
+            self.page,
             self._leaf.width,
             -1,
             _NO_BYTES,

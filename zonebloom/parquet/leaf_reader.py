@@ -40,7 +40,7 @@ from zonebloom.parquet.decoded_pages import (
     allocate_kept_memory,
     decode_page,
 )
-from zonebloom.parquet.dictionaries import Dictionary, hash_stored_texts
+from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.file_layout import ColumnChunk
 from zonebloom.parquet.header_kernels import (
     HAS_CHECKSUM,
@@ -422,10 +422,10 @@ class OpenedPages:
     def __init__(
         self, table: PageTable, file: FragmentFile, selection: Selection, *, apart: bool = False
     ):
-        pages, bounds = selection.pages, selection.bounds
+        self.pages = pages = selection.pages
+        bounds = selection.bounds
         self._table = table
         self._file = file
-        self._pages = pages
         self._bounds = bounds
         columns = table.descriptions
         data = selection.read(file)
@@ -471,11 +471,11 @@ class OpenedPages:
 
     def row_bounds(self) -> tuple[int, int]:
         """Return the first row of the pages of the only leaf, and the end of the last one."""
-        pages = self._pages
+        pages = self.pages
         return pages["first_row"][0], pages["first_row"][-1] + pages["num_rows"][-1]
 
     def _pages_of(self, number: int) -> np.ndarray:
-        return self._pages[self._bounds[number] : self._bounds[number + 1]]
+        return self.pages[self._bounds[number] : self._bounds[number + 1]]
 
     def find_rows(
         self, keys: KeySet, hits: np.ndarray, rows: RowRanges, *, nulls: bool
@@ -486,7 +486,7 @@ class OpenedPages:
         of keys in its dictionary, which is empty if no page has indices.
         """
         status, found = leaf_kernels.find_rows(
-            self._pages,
+            self.pages,
             self._table.columns[0].leaf.width,
             self._levels[0],
             self._present,
@@ -503,18 +503,11 @@ class OpenedPages:
         """Whether each row of the only leaf holds a value, uint8. None if no row is null."""
         return None if self._levels[0] < 0 else self._present
 
-    def hash_texts(self, dictionary_hashes: np.ndarray) -> tuple[np.ndarray, list[bytes]]:
-        """Return the hashes of the strings that the only leaf stores, and their ends.
-
-        ``dictionary_hashes`` has those of the dictionary. See `dictionaries.hash_stored_texts`.
-        """
-        return hash_stored_texts(self._pages, dictionary_hashes)
-
     def take(self, rows: np.ndarray) -> list[pa.Array]:
         """Return the values of each column at ascending rows of the row group."""
         table = self._table
         descriptions, _dictionaries = dictionaries_of(self._file, table.columns, self._have_indices)
-        stored = self._pages, self._bounds, table.descriptions, self._levels, descriptions
+        stored = self.pages, self._bounds, table.descriptions, self._levels, descriptions
         return take_arrays(
             table.leaves, (*stored, self._present), rows, (self._levels >= 0).tolist()
         )

@@ -12,8 +12,9 @@ from zonebloom.parquet.header_kernels import (
     PLAIN,
     is_dictionary_encoding,
 )
-from zonebloom.parquet.page_bytes import bits_at, byte_at, run_at, text_at
+from zonebloom.parquet.page_bytes import byte_at, text_at
 from zonebloom.parquet.page_table import STORED_PAGES
+from zonebloom.parquet.value_kernels import decode_indices
 from zonebloom.sbbf.addresses import load_64
 from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 from zonebloom.sbbf.xxh64 import hash_memory
@@ -108,24 +109,13 @@ def write_text_hashes(pages, dictionary_hashes, out, ends):
                     ends[MAX_ADDRESS], ends[MAX_LENGTH], greatest = np.int64(start), length, prefix
                 offset += length
         elif is_dictionary_encoding(encoding):
-            if size < 1:
+            indices = np.empty(count, dtype=np.uint32)
+            if decode_indices(address, size, indices) < 0:
                 return np.int64(-1)
-            width = np.int64(byte_at(address, 0))
-            if width > 32:
-                return np.int64(-1)
-            offset, num_read = np.int64(1), np.int64(0)
-            while num_read < count:
-                run, index, begin, offset = run_at(address, offset, size, width, count - num_read)
-                if run < 0 or index >= dictionary_hashes.shape[0]:
+            for i in range(count):
+                if indices[i] >= dictionary_hashes.shape[0]:
                     return np.int64(-1)
-                for i in range(run):
-                    number = index
-                    if index < 0:
-                        number = np.int64(bits_at(address, begin * 8 + i * width, width, size))
-                        if number >= dictionary_hashes.shape[0]:
-                            return np.int64(-1)
-                    out[used + num_read + i] = dictionary_hashes[number]
-                num_read += run
+                out[used + i] = dictionary_hashes[indices[i]]
         else:
             return np.int64(-1)
         used += count
