@@ -460,16 +460,17 @@ class Execution:
     ) -> MatchedRows | None:
         """Return the matches among the wanted rows of a row group, with their offsets in it.
 
-        If the filter only tests for keys, `find_and_read` may do it all at once. Or `narrow_rows`
-        excludes rows before their values are decoded, and may decide alone which match. Otherwise
-        the filter is applied to its own columns, and the others are read where it is true.
+        If the filter tests for keys, `narrow_rows` excludes rows before their values are decoded,
+        and may decide alone which match. Otherwise the filter is applied to its own columns, and
+        the others are read where it is true.
         """
         if not is_parquet:
             filter_table = rows.read(number, self._filter_columns, wanted)
         else:
             known: KnownValues = {}
             if self._key_tests is not None:
-                wanted, is_exact = rows.narrow_rows(number, self._key_tests, wanted, known)
+                tests = self._key_tests
+                wanted, is_exact = rows.narrow_rows(number, tests.predicate, tests, wanted, known)
                 if not wanted:
                     return None
                 if is_exact and self._request.is_predicate_exact:

@@ -150,17 +150,6 @@ class ParquetRows:
         return spans
 
     def narrow_rows(
-        self, row_group: int, tests: KeyTests, rows: RowRanges, known: KnownValues
-    ) -> tuple[RowRanges, bool]:
-        """Return the rows of a row group that pass the tests, and whether all of them match.
-
-        The values of the columns that are searched are added to ``known``.
-        """
-        if not (self._has_kernels or self._load_kernels(row_group, 1)):
-            return rows, False
-        return self._narrow(row_group, tests.predicate, tests, rows, known)
-
-    def _narrow(
         self,
         row_group: int,
         node: Predicate,
@@ -168,7 +157,10 @@ class ParquetRows:
         rows: RowRanges,
         known: KnownValues,
     ) -> tuple[RowRanges, bool]:
-        """Return the rows for which a predicate may be true, and whether it is true for all."""
+        """Return the rows for which a predicate may be true, and whether it is true for all.
+
+        ``tests`` has its keys. The values of the columns that are searched are added to ``known``.
+        """
         if isinstance(node, Equals | IsIn | IsNull):
             return self._find_rows(row_group, node, tests, rows, known)
         match node:
@@ -179,11 +171,11 @@ class ParquetRows:
                 for term in terms:
                     if not rows:
                         break
-                    rows, is_true = self._narrow(row_group, term, tests, rows, known)
+                    rows, is_true = self.narrow_rows(row_group, term, tests, rows, known)
                     is_exact &= is_true
                 return rows, is_exact
             case Or(terms):
-                parts = [self._narrow(row_group, term, tests, rows, known) for term in terms]
+                parts = [self.narrow_rows(row_group, term, tests, rows, known) for term in terms]
                 united = reduce(or_, [part for part, _ in parts], RowRanges())
                 return united, all(is_true for _, is_true in parts)
         return rows, False
@@ -197,6 +189,8 @@ class ParquetRows:
         known: KnownValues,
     ) -> tuple[RowRanges, bool]:
         """Return the rows that hold a key, or all rows if their column cannot be searched."""
+        if not (self._has_kernels or self._load_kernels(row_group, 1)):
+            return rows, False
         table = self._decodable_columns(row_group, (node.column,)).table
         if table is None:
             return rows, False
@@ -288,18 +282,9 @@ class ParquetRows:
                             columns[name] = array
             if len(columns) < len(names):
                 columns |= self._read_fields(row_group, missing, rows, columns)
-        return self._assembled(names, len(rows), columns)
-
-    def _assembled(
-        self,
-        names: Sequence[str],
-        num_rows: int,
-        columns: Mapping[str, pa.Array | pa.ChunkedArray],
-    ) -> pa.Table:
-        """Return columns with the dataset's types, from those that were read."""
         try:
             return assemble_columns(
-                self._schema, names, num_rows, self._constants, columns, self._defaults
+                self._schema, names, len(rows), self._constants, columns, self._defaults
             )
         except FILE_ERRORS as error:
             raise unreadable(self._file.path, error) from None
