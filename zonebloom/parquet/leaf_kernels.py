@@ -23,7 +23,7 @@ from zonebloom.parquet.header_kernels import (
 )
 from zonebloom.parquet.key_kernels import find_hashed, find_numbers, find_texts
 from zonebloom.parquet.leaf_type import MAX_INT32, SNAPPY
-from zonebloom.parquet.page_table import STORED_PAGES
+from zonebloom.parquet.page_table import PAGES, STORED_PAGES
 from zonebloom.parquet.row_kernels import (
     choose_pages,
     level_bytes,
@@ -38,7 +38,7 @@ from zonebloom.parquet.value_kernels import (
     find_indices,
     take_values,
 )
-from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
+from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.storage.pread_kernel import read_pieces
 
 # `find_in_file` and `take_from_file` say what they need: nothing; a dictionary to which a page
@@ -48,17 +48,30 @@ NOTHING, DICTIONARY, FEWER_PAGES, STEPS = range(4)
 
 # The places of the pages, as `choose_pages` gets them.
 _PLACES = types.Tuple((readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64)))
-_COLUMNS = readonly(int64, 2)
 # The file, the places, the columns, the ranges of rows, the decoded pages as `choose_pages` gets
 # them, and the most bytes and rows of the pages.
-_OPENING = (
-    int64,
-    _PLACES,
-    _COLUMNS,
-    readonly(int64),
-    readonly(int64),
-    readonly(int64, 2),
-    types.UniTuple(int64, 2),
+_OPENING = types.Tuple(
+    (
+        int64,
+        _PLACES,
+        readonly(int64, 2),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64, 2),
+        types.UniTuple(int64, 2),
+    )
+)
+# Opened pages: the table of pages, the first page of each column in it, the columns, their levels,
+# their dictionaries, and whether rows hold a value. See `take_values`.
+_STORED = types.Tuple(
+    (
+        STORED_PAGES,
+        readonly(int64),
+        readonly(int64, 2),
+        readonly(int64),
+        readonly(int64, 2),
+        readonly(uint8),
+    )
 )
 # Numbers, or texts and their offsets, with their hash table, its bitmap and its seed, as
 # `find_numbers` and `find_texts` get them; or the words of a filter of keys. The others are empty.
@@ -95,8 +108,12 @@ def _need_other_codecs(pages, bounds, columns):
     return False
 
 
-@linked
-def _open_rows(handle, places, columns, starts, stops, decoded, limits, flags, levels):
+@kernel(
+    types.Tuple((int64, PAGES, int64[::1], uint8[::1], uint8[::1], uint8[::1]))(
+        _OPENING, int64[::1], int64[::1]
+    )
+)
+def _open_rows(opening, flags, levels):
     """Read and decompress the pages of columns that hold rows of some ranges.
 
     Return what is needed; the table of pages; the first page of each column in it; the bytes read;
@@ -104,6 +121,7 @@ def _open_rows(handle, places, columns, starts, stops, decoded, limits, flags, l
     caller uses the bytes and bodies last, because pages point into them. Memory is freed after its
     last use.
     """
+    handle, places, columns, starts, stops, decoded, limits = opening
     pages, bounds, num_bytes, num_rows = choose_pages(
         places[0], places[1], places[2], places[3], starts, stops, decoded
     )
@@ -189,22 +207,17 @@ def find_rows(pages, width, level, present, keys, dictionary_hits, nulls, starts
 
 @kernel(
     types.Tuple((int64, uint8[:, ::1], uint8[::1], int32[:, ::1], uint8[::1]))(
-        STORED_PAGES,
-        readonly(int64),
-        readonly(int64, 2),
-        readonly(int64),
-        readonly(int64, 2),
-        readonly(uint8),
-        readonly(int64),
+        _STORED, readonly(int64)
     )
 )
-def take_rows(pages, bounds, columns, levels, dictionaries, present, rows):
+def take_rows(stored, rows):
     """Take the values of columns at some rows, which are ascending. See `take_values`.
 
     Return the bytes of all strings, or -1; for each row of each column whether it is valid; the
     values of a fixed width, one column after another; and the offsets and the strings of each
     other column. If a column of strings has 2 GiB or more, none is copied.
     """
+    columns = stored[2]
     num_rows, num_columns = rows.shape[0], columns.shape[0]
     num_texts = num_fixed = 0
     for column in range(num_columns):
@@ -215,9 +228,7 @@ def take_rows(pages, bounds, columns, levels, dictionaries, present, rows):
     out = np.empty(num_fixed, dtype=np.uint8)
     starts = np.empty((num_texts, num_rows), dtype=np.int64)
     lengths = np.empty((num_texts, num_rows), dtype=np.int64)
-    size = take_values(
-        pages, bounds, columns, levels, dictionaries, present, rows, valid, out, starts, lengths
-    )
+    size = take_values(*stored, rows, valid, out, starts, lengths)
     is_readable = 0 <= size <= MAX_INT32
     texts = np.empty(size if is_readable else 0, dtype=np.uint8)
     offsets = np.empty((num_texts, num_rows + 1), dtype=np.int32)
@@ -227,19 +238,16 @@ def take_rows(pages, bounds, columns, levels, dictionaries, present, rows):
 
 
 @kernel(
-    types.Tuple((int64, int64, int64, int64, int64[::1]))(*_OPENING, _KEYS, readonly(uint8), int64),
+    types.Tuple((int64, int64, int64, int64, int64[::1]))(_OPENING, _KEYS, readonly(uint8), int64),
 )
-def find_in_file(
-    handle, places, columns, starts, stops, decoded, limits, keys, dictionary_hits, nulls
-):
+def find_in_file(opening, keys, dictionary_hits, nulls):
     """Find the rows of some ranges that hold a key in the only column. See `find_rows`.
 
     Return what is needed, the numbers of pages, bytes read and decompressed bytes, and the rows.
     """
     states = np.zeros((2, 1), dtype=np.int64)
-    needed, pages, _, data, bodies, present = _open_rows(
-        handle, places, columns, starts, stops, decoded, limits, states[0], states[1]
-    )
+    needed, pages, _, data, bodies, present = _open_rows(opening, states[0], states[1])
+    _, _, columns, starts, stops, _, _ = opening
     rows = np.empty(0, dtype=np.int64)
     if needed == NOTHING:
         if states[0, 0] & HAS_INDICES and not dictionary_hits.shape[0]:
@@ -257,29 +265,27 @@ def find_in_file(
 @kernel(
     types.Tuple(
         (int64, int64, int64, int64, int64, uint8[:, ::1], uint8[::1], int32[:, ::1], uint8[::1])
-    )(*_OPENING, readonly(int64, 2), int64[:, ::1]),
+    )(_OPENING, readonly(int64, 2), int64[:, ::1]),
 )
-def take_from_file(handle, places, columns, starts, stops, decoded, limits, dictionaries, states):
-    """Take the values of columns at some rows, whose numbers are ``starts``.
+def take_from_file(opening, dictionaries, states):
+    """Take the values of columns at some rows, whose numbers are the starts of the ranges.
 
     ``states`` receives the flags and the levels of each column, as `open_pages` and `read_pages`
     set them. Return what is needed, the numbers of pages, bytes read and decompressed bytes, and
     the results of `take_rows`.
     """
-    needed, pages, bounds, data, bodies, present = _open_rows(
-        handle, places, columns, starts, stops, decoded, limits, states[0], states[1]
-    )
+    needed, pages, bounds, data, bodies, present = _open_rows(opening, states[0], states[1])
+    _, _, columns, rows, _, _, _ = opening
     for column in range(columns.shape[0]):
         lacks_dictionary = states[0, column] & HAS_INDICES and not dictionaries[column, NUM_ENTRIES]
         if needed == NOTHING and lacks_dictionary:
             needed = DICTIONARY
     num_pages = pages.shape[0]
     if needed != NOTHING:
-        pages, starts = pages[:0], starts[:0]
+        pages, rows = pages[:0], rows[:0]
         bounds[:] = 0
-    size, valid, out, offsets, texts = take_rows(
-        pages, bounds, columns, states[1], dictionaries, present, starts
-    )
+    stored = pages, bounds, columns, states[1], dictionaries, present
+    size, valid, out, offsets, texts = take_rows(stored, rows)
     if needed == NOTHING and size < 0:
         needed = STEPS
     counts = np.int64(needed), num_pages, data.shape[0], bodies.shape[0]

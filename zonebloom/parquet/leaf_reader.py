@@ -206,7 +206,7 @@ class PageTable:
                 hits = dictionary_of(file, self.columns[0]).find_keys(keys)
             start_time = time.perf_counter()
             needed, num_pages, num_bytes, _, found = leaf_kernels.find_in_file(
-                *opening, keys.kernel_arguments, hits, nulls
+                opening, keys.kernel_arguments, hits, nulls
             )
             file.count_pieces(num_bytes, start_time, _DISK_SECONDS * num_pages)
             if needed != leaf_kernels.DICTIONARY or self._need_dictionary[0]:
@@ -229,7 +229,7 @@ class PageTable:
             descriptions, _dictionaries = dictionaries_of(file, self.columns, had_dictionary)
             start_time = time.perf_counter()
             needed, num_pages, num_bytes, _, *taken = leaf_kernels.take_from_file(
-                *opening, descriptions, states
+                opening, descriptions, states
             )
             file.count_pieces(num_bytes, start_time, _DISK_SECONDS * num_pages)
             if needed != leaf_kernels.DICTIONARY:
@@ -247,7 +247,7 @@ class PageTable:
     def _opening(
         self, file: FragmentFile, starts: np.ndarray, stops: np.ndarray, decoded: DecodedPages
     ) -> tuple[Any, ...] | None:
-        """Return the arguments by which a kernel opens pages, or None if they need steps."""
+        """Return what a kernel needs to open pages, or None if they must be opened in steps."""
         handle = None if self._needs_steps else file.handle
         if handle is None:
             return None
@@ -521,9 +521,9 @@ def take_arrays(
 ) -> list[pa.Array]:
     """Return the values of columns at ascending rows.
 
-    ``stored`` has the first six arguments of `leaf_kernels.take_rows`.
+    ``stored`` has the opened pages as `leaf_kernels.take_rows` gets them.
     """
-    taken = leaf_kernels.take_rows(*stored, rows)
+    taken = leaf_kernels.take_rows(stored, rows)
     _require_values(taken[0])
     return arrays_of(leaves, taken, rows.size, are_nullable)
 
