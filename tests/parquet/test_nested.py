@@ -125,15 +125,13 @@ def test_levels_that_contradict_one_another_are_refused():
     data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
     pages["num_rows"], pages["num_slots"] = 1, 2
     pages["level_bytes"], pages["body_start"] = len(encoded[0]), data.size
-    levels = [np.empty(2, dtype=np.uint8) for _ in range(3)]
-    arguments = data, pages, 3, np.array([0, 2])
-    counts = np.zeros((2, 4), dtype=np.int64)
-    assert nested_kernels.read_levels(*arguments, *levels, counts) == -1
+    arguments = pages, 3, np.array([0, 2]), 2, np.array([0])
+    assert nested_kernels.read_slots(data, *arguments)[0] == nested_kernels.DAMAGED
     # The first slot is a null item now, and not an empty list.
     sound = data.copy()
     sound[5] = 2
-    counts[:] = 0
-    assert nested_kernels.read_levels(sound, *arguments[1:], *levels, counts) == 1
+    num_nulls, counts, *_, slots = nested_kernels.read_slots(sound, *arguments)
+    assert (num_nulls, slots.tolist()) == (1, [0, 1])
     assert counts.tolist() == [[0, 0, 1, 0], [0, 0, 0, 1]]
 
 

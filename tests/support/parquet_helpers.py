@@ -6,6 +6,7 @@ import copy
 import io
 import random
 import tempfile
+import time
 from collections.abc import Callable, Hashable, Sequence
 from decimal import Context, Decimal
 from typing import Any
@@ -26,11 +27,11 @@ from zonebloom.parquet.footer import (
 from zonebloom.parquet.key_tests import KeyFilter, KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_types
-from zonebloom.parquet.nested_reader import NestedReader
+from zonebloom.parquet.nested_reader import FieldTable
 from zonebloom.parquet.nested_schema import field_tree
 from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.thrift import ThriftReader
-from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.files import FileIdentity, ReadCounter, is_at_rest
 from zonebloom.storage.random_access import copy_pieces
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import byte_forms
@@ -74,8 +75,12 @@ class File:
         return copy_pieces(self.read, offsets, sizes, out, self.coalesce)
 
     @property
-    def cache_key(self) -> tuple[Hashable, ...]:
-        return self.path, self.identity
+    def cache_key(self) -> tuple[Hashable, ...] | None:
+        return (self.path, self.identity) if self.identity.inode else None
+
+    @property
+    def is_at_rest(self) -> bool:
+        return is_at_rest(self.identity, time.time_ns())
 
     def prefetch_pieces(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
         """Do nothing, because the file is in memory."""
@@ -176,7 +181,7 @@ def rows_by_nested_reader(
             trees[str(field)] = tree
     if not trees:
         return {}
-    arrays = NestedReader(file, pages, group).read(trees, rows)
+    arrays = FieldTable(pages, group, trees).take(file, rows)
     return {int(field): pa.chunked_array([array]) for field, array in arrays.items()}
 
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from zonebloom.parquet import value_kernels
 from zonebloom.parquet.header_kernels import (
-    DECODED_FIELDS,
     DECODED_INDICES,
     PLAIN,
     is_dictionary_encoding,
@@ -28,7 +27,6 @@ from zonebloom.parquet.leaf_type import Undecodable
 
 # The fields of `page_table.PAGE` from which `decode_page` makes a decoded page.
 STORED_FIELDS = ("address", "size", "encoding", "num_stored")
-NO_DECODED_PAGES = np.empty((0, DECODED_FIELDS), dtype=np.int64)
 _INDEX_BYTES = 4
 # About the bytes of the Python objects of a page.
 _OBJECT_BYTES = 1000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -176,23 +176,18 @@ class DecryptedFile(FragmentFile):
     """A Parquet file that may be encrypted. Reads return decrypted pages at their file offsets."""
 
     _footer: _Footer | None = None
-    _token: Hashable = None
-
-    @property
-    def cache_key(self) -> tuple[Hashable, ...]:
-        """What the keys of cached parts begin with. Only who has the same keys may use them."""
-        return self._token, self.path, self.identity
 
     def pages(self, keys: ParquetKeys) -> FilePages:
         """Return the pages of the file. Call this before pages are read."""
-        self._token = keys.cache_owner.token
+        if self.cache_key is not None:
+            # Only who has the same keys may use cached parts.
+            self.cache_key = keys.cache_owner.token, self.path, self.identity
         footer = MEMORY_CACHE.get(self.cache_key, _Footer)
         if footer is None:
             footer = _decrypt_footer(self.num_bytes, self.read_stored, keys)
             if footer is None:
                 return read_footer(self.num_bytes, self.read_stored)
-            # Without an inode or a tag, a replaced file may have the same identity.
-            if self.identity.inode or self.identity.tag:
+            if self.cache_key is not None:
                 MEMORY_CACHE.put(self.cache_key, footer)
         pages = footer.pages.with_locate(lambda *chunk: self._locate(footer, *chunk))
         self._pages: FilePages = pages

@@ -41,7 +41,6 @@ from zonebloom.parquet.decoded_pages import (
     decode_page,
 )
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.file_layout import ColumnChunk
 from zonebloom.parquet.header_kernels import (
     HAS_CHECKSUM,
     HAS_INDICES,
@@ -59,7 +58,6 @@ from zonebloom.parquet.leaf_type import (
     text_array,
 )
 from zonebloom.parquet.value_kernels import ALIGNMENT
-from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile
 
 # Pages are read and decompressed in batches of about this size, so that they fit a cache.
@@ -203,7 +201,7 @@ class PageTable:
             return None
         while True:
             if self._need_dictionary[0]:
-                hits = dictionary_of(file, self.columns[0]).find_keys(keys)
+                hits = cached_dictionary(file, self.columns[0]).find_keys(keys)
             start_time = time.perf_counter()
             needed, num_pages, num_bytes, _, found = leaf_kernels.find_in_file(
                 opening, keys.kernel_arguments, hits, nulls
@@ -265,7 +263,7 @@ class PageTable:
         hits = _NO_HITS
         for opened in self.open_in_batches(file, rows, decoded):
             if opened.has_indices and not hits.size:
-                hits = dictionary_of(file, self.columns[0]).find_keys(keys)
+                hits = cached_dictionary(file, self.columns[0]).find_keys(keys)
             part = opened.find_rows(keys, hits, rows, nulls=nulls)
             if part.size:
                 parts.append(part)
@@ -343,8 +341,8 @@ class PageTable:
         found = np.empty((2, page_rows.shape[1]), dtype=np.int64)
         count = row_kernels.find_pages_of_ranges(page_rows, bounds, starts, stops, found)
         numbers = found[0]
-        file_key = file.cache_key if is_identified(file) else None
-        is_kept = file_key is not None and is_at_rest(file.identity, time.time_ns())
+        file_key = file.cache_key
+        is_kept = file_key is not None and file.is_at_rest
         if not (is_kept or may_drop_others):
             return _NOT_DECODED
         room = MEMORY_CACHE.room
@@ -620,11 +618,6 @@ def _batches(file: FragmentFile, selection: Selection) -> Iterator[Selection]:
         yield selection.part(numbers)
 
 
-def is_identified(file: FragmentFile) -> bool:
-    """Return whether a file that replaces this one certainly has another identity."""
-    return bool(file.identity.inode or file.identity.tag)
-
-
 def dictionaries_of(
     file: FragmentFile, columns: Sequence[LeafChunk], are_needed: Sequence[bool]
 ) -> tuple[np.ndarray, list[Dictionary]]:
@@ -635,39 +628,31 @@ def dictionaries_of(
     descriptions, dictionaries = np.zeros((len(columns), 3), dtype=np.int64), []
     for number, is_needed in enumerate(are_needed):
         if is_needed:
-            dictionaries.append(dictionary_of(file, columns[number]))
+            dictionaries.append(cached_dictionary(file, columns[number]))
             descriptions[number] = dictionaries[-1].kernel_args
     return descriptions, dictionaries
 
 
-def dictionary_of(file: FragmentFile, column: LeafChunk) -> Dictionary:
-    """Return the dictionary of a chunk with page locations, from the cache if possible."""
-    # The dictionary ends at the first data page.
-    return cached_dictionary(file, column.leaf, column.chunk, int(column.pages.starts[0]))
-
-
 def cached_dictionary(
-    file: FragmentFile,
-    leaf: LeafType,
-    chunk: ColumnChunk,
-    stop: int,
-    data: np.ndarray | None = None,
+    file: FragmentFile, column: LeafChunk, data: np.ndarray | None = None
 ) -> Dictionary:
     """Return the dictionary of a chunk, from the cache if possible.
 
-    The dictionary page begins with the chunk and ends at ``stop``. ``data`` has its bytes if they
-    are read already.
+    ``data`` has the bytes of its page if they are read already.
     """
-    # Some writers let ``data_start`` point to the dictionary, so it is not the end.
-    start, size = chunk.start, stop - chunk.start
+    leaf, chunk, pages = column
+    # The dictionary ends at the first data page. Some writers let ``data_start`` point to the
+    # dictionary, so it is not the end.
+    start, size = chunk.start, int(pages.starts[0]) - chunk.start
     key = None
-    if is_identified(file):
-        key = *file.cache_key, start, stop, chunk.codec, leaf.width
+    if file.cache_key is not None:
+        key = *file.cache_key, start, size, chunk.codec, leaf.width
     cached = MEMORY_CACHE.get(key, Dictionary)
     if cached is not None:
         return cached
-    # A file that was just written may be written again without a change of its identity.
-    may_cache = key is not None and is_at_rest(file.identity, time.time_ns())
+    # Ask this before the read: a file that was just written may be written again without a change
+    # of its identity.
+    may_cache = key is not None and file.is_at_rest
     if size <= 0:
         data = None
     elif data is None:

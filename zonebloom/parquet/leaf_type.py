@@ -50,7 +50,7 @@ class Undecodable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeafType:
-    """The form of a leaf that is not repeated: a top-level column, or one in structs.
+    """The form of a leaf.
 
     Attributes
     ----------
@@ -62,6 +62,8 @@ class LeafType:
         The bytes of a value, 0 for strings.
     max_level : int
         The definition level of a value that is not null, 0 if the leaf cannot be null.
+    max_repetition : int
+        The greatest repetition level, 0 for a top-level column, or one in structs.
     decoded_type : pyarrow.DataType
         The type of the arrays that kernels decode: ``arrow_type`` without views.
     has_arrow_bytes : bool
@@ -72,6 +74,7 @@ class LeafType:
     physical_type: int
     width: int
     max_level: int
+    max_repetition: int = 0
     decoded_type: pa.DataType = field(init=False, hash=False, compare=False)
     has_arrow_bytes: bool = field(init=False, hash=False, compare=False)
 
@@ -91,7 +94,7 @@ class LeafType:
 
 
 class LeafChunk(NamedTuple):
-    """A column chunk of a leaf that is not repeated, and its page locations."""
+    """A column chunk of a leaf, and its page locations."""
 
     leaf: LeafType
     chunk: ColumnChunk
@@ -123,7 +126,8 @@ def leaf_type(
     )
     if not _is_decodable(without_views(arrow_type), stored, physical_type, width):
         return None
-    return LeafType(arrow_type, physical_type, width, column.max_definition_level)
+    levels = column.max_definition_level, column.max_repetition_level
+    return LeafType(arrow_type, physical_type, width, *levels)
 
 
 def _flat_leaf_type(leaf: SchemaLeaf, number: int, types: SchemaTypes) -> LeafType | None:
@@ -212,8 +216,9 @@ def _is_decodable(
 
 
 def describe_column(leaf: LeafType, codec: int) -> list[int]:
-    """Return how kernels get a column that is not repeated. See `header_kernels.MAX_LEVEL`."""
-    return [leaf.max_level, codec, leaf.width, 0, int(leaf.physical_type == BOOLEAN)]
+    """Return how kernels get a column. See `header_kernels.MAX_LEVEL`."""
+    is_boolean = int(leaf.physical_type == BOOLEAN)
+    return [leaf.max_level, codec, leaf.width, leaf.max_repetition, is_boolean]
 
 
 def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:

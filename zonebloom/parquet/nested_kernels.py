@@ -20,44 +20,18 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, uint8
 
-from zonebloom.parquet.page_table import PAGES, STORED_PAGES
-from zonebloom.parquet.row_kernels import decode_levels
-from zonebloom.sbbf.addresses import load_32
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.parquet.page_table import PAGES
+from zonebloom.parquet.row_kernels import decode_levels, strip_levels
+from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 
-_LENGTH_BYTES = 4
+# Results of `read_slots` if levels are damaged or contradict one another, or if a row is missing.
+DAMAGED, MISSING = -1, -2
 # The number of slots that are skipped together if no wanted row begins in them.
 _GROUP_SIZE = 128
 
 
-@inlined
-def _strip_levels(page):
-    """Return the address and size of levels at the start of a body, which is cut after them."""
-    address = np.uint64(page.address)
-    num_bytes = np.int64(-1)
-    if page.size >= _LENGTH_BYTES:
-        num_bytes = np.int64(load_32(address))
-        if num_bytes > page.size - _LENGTH_BYTES:
-            num_bytes = np.int64(-1)
-        else:
-            page.address += _LENGTH_BYTES + num_bytes
-            page.size -= _LENGTH_BYTES + num_bytes
-    return address + np.uint64(_LENGTH_BYTES), num_bytes
-
-
-@kernel(
-    int64(
-        readonly(uint8),
-        PAGES,
-        int64,
-        readonly(int64),
-        uint8[::1],
-        uint8[::1],
-        uint8[::1],
-        int64[:, ::1],
-    )
-)
-def read_levels(data, pages, max_level, item_levels, definitions, repetitions, present, counts):
+@linked
+def _read_levels(data, pages, max_level, item_levels, definitions, repetitions, present, counts):
     """Decode the levels of the pages of a column, one page after another.
 
     ``present`` says for each slot whether it holds a value. ``item_levels[i]`` is the definition
@@ -81,7 +55,7 @@ def read_levels(data, pages, max_level, item_levels, definitions, repetitions, p
         if max_repetition:
             address = levels
             if not is_apart:
-                address, num_bytes = _strip_levels(page)
+                address, num_bytes = strip_levels(page)
                 if num_bytes < 0:
                     return -1
             page_levels = repetitions[base : base + size]
@@ -103,7 +77,7 @@ def read_levels(data, pages, max_level, item_levels, definitions, repetitions, p
                 address = levels + np.uint64(num_bytes)
                 num_bytes = page.body_start - page.checked_start - num_bytes
             else:
-                address, num_bytes = _strip_levels(page)
+                address, num_bytes = strip_levels(page)
             page_levels = definitions[base : base + size]
             if num_bytes < 0:
                 return -1
@@ -153,17 +127,8 @@ def _skip_rows(repetitions, slot, end, row, next_row):
     return row, slot
 
 
-@kernel(
-    types.UniTuple(int64, 2)(
-        STORED_PAGES,
-        readonly(int64),
-        int64,
-        uint8[::1],
-        uint8[::1],
-        int64[::1],
-    )
-)
-def select_slots(pages, rows, min_definition, definitions, repetitions, slots):
+@linked
+def _select_slots(pages, rows, min_definition, definitions, repetitions, slots):
     """Keep only the levels of the slots of some rows, which are ascending.
 
     A page begins with ``first_row``, or inside a row if its ``num_rows`` is -1. The kept levels
@@ -222,13 +187,49 @@ def select_slots(pages, rows, min_definition, definitions, repetitions, slots):
     return kept if num_found == rows.shape[0] else np.int64(-1), num_slots
 
 
-@kernel(int64(readonly(uint8), readonly(uint8), int64, int64, int64, uint8[::1]))
-def read_validity(definitions, repetitions, max_repetition, min_definition, valid_level, valid):
-    """Write which entries of a struct are not null. Return their number.
+@kernel(
+    types.Tuple((int64, int64[:, ::1], uint8[::1], uint8[::1], uint8[::1], int64[::1]))(
+        readonly(uint8), PAGES, int64, readonly(int64), int64, readonly(int64)
+    )
+)
+def read_slots(data, pages, max_level, item_levels, min_definition, rows):
+    """Decode the levels of the pages of a leaf, and find the slots of some rows.
+
+    Return the number of slots without a value, or `DAMAGED`, or `MISSING` if a row is missing; the
+    counts and the presence of all slots, as `_read_levels` writes them; the definition and the
+    repetition levels of the slots of the rows; and those slots from ``min_definition`` on.
+    """
+    num_slots = 0
+    for i in range(pages.shape[0]):
+        num_slots += pages[i].num_slots
+    max_repetition = item_levels.shape[0] - 1
+    definitions = np.empty(num_slots if max_level else 0, dtype=np.uint8)
+    repetitions = np.empty(num_slots if max_repetition else 0, dtype=np.uint8)
+    present = np.empty(num_slots, dtype=np.uint8)
+    counts = np.zeros((max_repetition + 1, max_level + 1), dtype=np.int64)
+    slots = np.empty(num_slots, dtype=np.int64)
+    status = _read_levels(
+        data, pages, max_level, item_levels, definitions, repetitions, present, counts
+    )
+    kept = num_kept_slots = np.int64(0)
+    if status >= 0:
+        kept, num_kept_slots = _select_slots(
+            pages, rows, min_definition, definitions, repetitions, slots
+        )
+    if kept < 0:
+        status, kept = np.int64(MISSING), np.int64(0)
+    levels = definitions[:kept], repetitions[:kept]
+    return status, counts, present, *levels, slots[:num_kept_slots]
+
+
+@kernel(uint8[::1](readonly(uint8), readonly(uint8), int64, int64, int64))
+def read_validity(definitions, repetitions, max_repetition, min_definition, valid_level):
+    """Return which entries of a struct are not null.
 
     An entry is a slot that starts one: its repetition level is at most ``max_repetition``, and its
     definition level at least ``min_definition``. It is null below ``valid_level``.
     """
+    valid = np.empty(definitions.shape[0], dtype=np.uint8)
     count = 0
     for i in range(definitions.shape[0]):
         if repetitions.shape[0] and repetitions[i] > max_repetition:
@@ -236,21 +237,24 @@ def read_validity(definitions, repetitions, max_repetition, min_definition, vali
         if definitions[i] >= min_definition:
             valid[count] = definitions[i] >= valid_level
             count += 1
-    return count
+    return valid[:count]
 
 
-@kernel(int64(readonly(uint8), readonly(uint8), int64, int64, int64, int64, int64[::1], uint8[::1]))
-def read_offsets(
-    definitions, repetitions, repetition, min_definition, valid_level, item_level, offsets, valid
-):
-    """Write the offsets of lists, and which lists are not null. Return the number of lists.
+@kernel(
+    types.Tuple((int64[::1], uint8[::1]))(
+        readonly(uint8), readonly(uint8), int64, int64, int64, int64
+    )
+)
+def read_offsets(definitions, repetitions, repetition, min_definition, valid_level, item_level):
+    """Return the offsets of lists, and which lists are not null.
 
     Slots belong to lists if their definition level is at least ``min_definition``. One with a
     repetition level below ``repetition`` starts a list. One with this level adds an item. A list
     is null below ``valid_level``, and empty below ``item_level``.
     """
+    offsets = np.zeros(definitions.shape[0] + 1, dtype=np.int64)
+    valid = np.empty(definitions.shape[0], dtype=np.uint8)
     count = num_items = 0
-    offsets[0] = 0
     for i in range(definitions.shape[0]):
         level = np.int64(definitions[i])
         if level < min_definition or repetitions[i] > repetition:
@@ -263,4 +267,4 @@ def read_offsets(
             valid[count] = level >= valid_level
             count += 1
             offsets[count] = num_items
-    return count
+    return offsets[: count + 1], valid[:count]

@@ -18,28 +18,29 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.row_ranges import RowRanges
+from zonebloom.base.row_ranges import RowRanges, touching_bounds
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, nested_kernels, row_kernels
-from zonebloom.parquet.decoded_pages import NO_DECODED_PAGES
 from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.file_layout import ColumnChunk, FilePages
+from zonebloom.parquet.file_layout import ColumnChunk, FilePages, PageLocations
 from zonebloom.parquet.header_kernels import (
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
     HAS_PLAIN,
 )
 from zonebloom.parquet.leaf_reader import (
+    PageTable,
+    Selection,
     cached_dictionary,
     open_bodies,
-    read_spans,
     take_arrays,
 )
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     INT32,
     MAX_INT32,
+    LeafChunk,
     LeafType,
     Undecodable,
     describe_column,
@@ -52,45 +53,52 @@ from zonebloom.storage.random_access import FragmentFile
 _CONTRADICTION = "the levels of a page contradict one another"
 
 
-class NestedReader:
-    """Reads fields of one row group.
+class FieldTable:
+    """The pages of the leaves of some fields of one row group. All reads share it.
 
-    ``whole_chunks`` has the reasons why whole chunks of fields were read, by name.
+    ``whole_chunks`` has the reasons why whole chunks of fields are read, by name.
     """
 
-    def __init__(self, file: FragmentFile, pages: FilePages, row_group: int):
-        self._file = file
-        self._group = pages.row_groups[row_group]
-        self._pages, self._row_group = pages, row_group
+    def __init__(self, pages: FilePages, row_group: int, trees: Mapping[str, Node]):
+        group = pages.row_groups[row_group]
+        self._trees, self._num_rows = trees, group.num_rows
         self.whole_chunks: dict[str, str] = {}
-
-    def read(self, trees: Mapping[str, Node], rows: RowRanges) -> dict[str, pa.Array]:
-        """Return the values of fields at rows, without the fields that kernels cannot decode."""
-        parts = {
-            number: self._select(name, number, rows)
-            for name, tree in trees.items()
-            for number in tree.leaves
-        }
-        pages = np.concatenate([part.pages for part in parts.values()])
-        places = pages["file_start"], pages["num_bytes"]
-        data = read_spans(self._file, *places, num_bytes=int(places[1].sum()))
-        pieces: dict[int, np.ndarray] = {}
-        start = 0
-        for number, part in parts.items():
-            stop = start + int(part.pages["num_bytes"].sum())
-            pieces[number] = data[start:stop]
-            start = stop
-        row_numbers = rows.rows()
-        arrays: dict[str, pa.Array] = {}
+        # The column of each leaf in the table of pages, whether its page locations are known, and
+        # its node, by its number in the file.
+        self._leaves: dict[int, tuple[int, bool, Node]] = {}
+        columns: list[LeafChunk] = []
         for name, tree in trees.items():
+            for node in _leaf_nodes(tree):
+                assert node.leaf is not None
+                number = node.leaves.start
+                chunk = _checked(group.chunks[number], node, group.num_rows)
+                located = pages.locations(row_group, number)
+                if located is None:
+                    self.whole_chunks[name] = "page locations are not known"
+                elif located.starts.size == 1:
+                    self.whole_chunks.setdefault(name, "it is one page")
+                self._leaves[number] = len(columns), located is not None, node
+                places = located or _one_piece(chunk, group.num_rows)
+                columns.append(LeafChunk(node.leaf, chunk, places))
+        self._table = PageTable(columns)
+
+    @property
+    def num_bytes(self) -> int:
+        """About the bytes that the table takes in memory."""
+        return self._table.num_bytes
+
+    def take(self, file: FragmentFile, rows: RowRanges) -> dict[str, pa.Array]:
+        """Return the values of fields at rows, without the fields that kernels cannot decode."""
+        selection = self._table.pages_with(*touching_bounds(rows))
+        data, row_numbers = selection.read(file), rows.rows()
+        arrays: dict[str, pa.Array] = {}
+        for name, tree in self._trees.items():
             try:
                 leaves = {}
-                for node in _leaf_nodes(tree):
-                    number = node.leaves.start
-                    part = self._pages_in(parts[number], pieces[number], node, rows)
-                    leaves[number] = _OpenedLeaf(
-                        self._file, node, part, pieces[number], row_numbers
-                    )
+                for number in tree.leaves:
+                    _, _, node = self._leaves[number]
+                    part = self._part(number, selection, data, rows)
+                    leaves[number] = _OpenedLeaf(file, node, part, data, row_numbers)
                 arrays[name] = _assemble(tree, leaves)
             except Undecodable:
                 continue
@@ -98,60 +106,45 @@ class NestedReader:
                 raise FragmentUnreadable(_CONTRADICTION)
         return arrays
 
-    def _select(self, name: str, number: int, rows: RowRanges) -> _ChunkPart:
-        """Return the pages of a leaf that hold some of the rows, or its chunk as one piece."""
-        chunk = self._group.chunks[number]
-        if chunk.num_values < self._group.num_rows:
-            raise FragmentUnreadable(
-                f"a chunk of {self._group.num_rows} rows has {chunk.num_values} values"
-            )
-        locations = self._pages.locations(self._row_group, number)
-        if locations is None:
-            self.whole_chunks[name] = "page locations are not known"
-            pages = np.zeros(1, dtype=PAGE)
-            pages["file_start"], pages["num_bytes"] = chunk.start, chunk.stop - chunk.start
-            return _ChunkPart(chunk, pages, is_located=False)
-        if locations.starts.size == 1:
-            self.whole_chunks.setdefault(name, "it is one page")
-        pages = _choose_pages(locations.starts, locations.sizes, locations.first_rows, rows)
-        # The dictionary ends at the first data page.
-        return _ChunkPart(chunk, pages, is_located=True, data_start=int(locations.starts[0]))
-
-    def _pages_in(
-        self, part: _ChunkPart, data: np.ndarray, node: Node, rows: RowRanges
+    def _part(
+        self, number: int, selection: Selection, data: np.ndarray, rows: RowRanges
     ) -> _ChunkPart:
-        """Return the pages of a chunk that hold some of the rows, if it was read whole."""
-        if part.is_located:
-            return part
-        chunk, num_rows = part.chunk, self._group.num_rows
-        if not node.repetition and chunk.num_values != num_rows:
-            raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
-        walk = follow_headers(lambda start: [(data[start:], 0)], 0, data.size, chunk.num_values)
-        walked = np.array(list(walk), dtype=np.int64).reshape(-1, 4).T
-        # Leave out the dictionary, and pages without values.
-        starts, sizes, num_values, page_rows = walked[:, walked[2] > 0]
-        if not node.repetition:
-            page_rows = num_values
-        first_rows = np.append(0, np.cumsum(page_rows))
-        if page_rows.min() > 0:
-            if first_rows[-1] != num_rows:
-                raise FragmentUnreadable(
-                    f"pages have {first_rows[-1]} rows, their row group {num_rows}"
-                )
-            pages = _choose_pages(starts, sizes, first_rows, rows)
-            pages["read_start"] = pages["file_start"]
-        else:
+        """Return the pages of a leaf that hold some of the rows.
+
+        Find them by their headers if the chunk was read whole.
+        """
+        position, is_located, _ = self._leaves[number]
+        column = self._table.columns[position]
+        pages = selection.pages[selection.bounds[position] : selection.bounds[position + 1]]
+        dictionary, begins_inside = None, False
+        if not is_located:
+            piece_start, chunk_start = int(pages["read_start"][0]), column.chunk.start
+            piece = data[piece_start : piece_start + int(pages["num_bytes"][0])]
+            walked = _walk(piece, column.chunk)
+            # The dictionary, if there is one, is the first page.
+            if walked[2, 0] < 0:
+                dictionary = piece[: walked[1, 0]]
+            # Leave out the dictionary, and pages without values.
+            starts, sizes, num_values, page_rows = walked[:, walked[2] > 0]
+            if not column.leaf.max_repetition:
+                page_rows = num_values
+            first_rows = np.append(0, np.cumsum(page_rows))
+            places = PageLocations(chunk_start + starts, sizes, first_rows)
+            column = column._replace(pages=places)
             # A page of version 1 may begin inside a row, so decode the levels of all pages.
-            pages = np.zeros(starts.size, dtype=PAGE)
-            pages["read_start"], pages["num_bytes"], pages["num_rows"] = starts, sizes, -1
-        # The dictionary, if there is one, is the first page.
-        data_start, dictionary = chunk.start, None
-        if walked[2, 0] < 0:
-            dictionary = data[: walked[1, 0]]
-            data_start += dictionary.size
-        return part._replace(
-            pages=pages, num_rows=num_rows, data_start=data_start, dictionary=dictionary
-        )
+            begins_inside = page_rows.min() <= 0
+            if not begins_inside:
+                _require_rows(int(first_rows[-1]), self._num_rows)
+                pages = PageTable([column]).pages_with(*touching_bounds(rows)).pages
+                pages["read_start"] = pages["file_start"] - chunk_start + piece_start
+            else:
+                pages = np.zeros(starts.size, dtype=PAGE)
+                pages["read_start"], pages["num_bytes"] = piece_start + starts, sizes
+                pages["num_rows"] = -1
+        # Only flat columns leave out the values of unwanted rows.
+        pages["unwanted_rows"] = 0
+        group_rows = self._num_rows if begins_inside else 0
+        return _ChunkPart(column, pages, group_rows, dictionary)
 
 
 class _ChunkPart(NamedTuple):
@@ -159,25 +152,27 @@ class _ChunkPart(NamedTuple):
 
     Attributes
     ----------
-    chunk : ColumnChunk
+    column : LeafChunk
     pages : array of page_table.PAGE
-        The places and rows of the pages. If the chunk is not located, it is one piece.
-    is_located : bool
-        Whether the page locations are known.
-    num_rows : int
-        The number of rows that pages must have together if their single numbers are not known.
-    data_start : int
-        The end of the dictionary page in the file.
+        The places and rows of the pages.
+    group_rows : int
+        The rows that all pages together must have if their own numbers are not known, or 0.
     dictionary : uint8 array or None
         The dictionary page, if it is read already.
     """
 
-    chunk: ColumnChunk
+    column: LeafChunk
     pages: np.ndarray
-    is_located: bool
-    num_rows: int = 0
-    data_start: int = 0
-    dictionary: np.ndarray | None = None
+    group_rows: int
+    dictionary: np.ndarray | None
+
+    @property
+    def covered_rows(self) -> RowRanges:
+        """The rows of the pages."""
+        if self.group_rows:
+            return RowRanges([(0, self.group_rows)])
+        first_rows = self.pages["first_row"]
+        return RowRanges.from_arrays(first_rows, first_rows + self.pages["num_rows"])
 
 
 class _OpenedLeaf:
@@ -191,82 +186,50 @@ class _OpenedLeaf:
         data: np.ndarray,
         rows: np.ndarray,
     ):
-        self._file, self._part = file, part
-        chunk, pages = part.chunk, part.pages
-        max_level, max_repetition = node.max_definition, node.repetition
-        is_boolean = node.leaf is not None and node.leaf.physical_type == BOOLEAN
-        description = np.array([[max_level, chunk.codec, 0, max_repetition, int(is_boolean)]])
-        self._bounds = np.array([0, pages.size])
-        flags, target, buffers = open_bodies(data, pages, self._bounds, description)
+        self._file, self._node, self._part = file, node, part
+        leaf, chunk, _ = part.column
+        pages, bounds = part.pages, np.array([0, part.pages.size])
+        columns = np.array([describe_column(leaf, chunk.codec)])
+        flags, target, buffers = open_bodies(data, pages, bounds, columns)
         self._flags = int(flags[0])
         # Keep the page buffers alive: the addresses in the table of pages point into them.
         self._buffers: list[object] = [data, *buffers]
-        num_slots = int(pages["num_slots"].sum())
-        if num_slots > chunk.num_values:
+        if pages["num_slots"].sum() > chunk.num_values:
             raise FragmentUnreadable("pages have more values than their column chunk")
-        if read_bodies(data, target, pages, self._bounds, description) < 0:
+        if read_bodies(data, target, pages, bounds, columns) < 0:
             raise FragmentUnreadable("the body of a page cannot be decoded")
-        definitions = np.empty(num_slots if max_level else 0, dtype=np.uint8)
-        repetitions = np.empty(num_slots if max_repetition else 0, dtype=np.uint8)
-        self._present = np.empty(num_slots, dtype=np.uint8)
-        self._counts = np.zeros((max_repetition + 1, max_level + 1), dtype=np.int64)
-        self._covered_rows = _covered_rows(pages["first_row"], pages["num_rows"])
-        self.num_nulls = nested_kernels.read_levels(
-            data,
-            pages,
-            max_level,
-            np.array(node.item_levels),
-            definitions,
-            repetitions,
-            self._present,
-            self._counts,
+        levels = leaf.max_level, np.array(node.item_levels), node.min_definition
+        self.num_nulls, self._counts, self._present, *kept = nested_kernels.read_slots(
+            data, pages, *levels, rows
         )
-        if self.num_nulls < 0:
+        self._definitions, self._repetitions, self._slots = kept
+        if self.num_nulls == nested_kernels.DAMAGED:
             # Levels are damaged, or contradict one another. pyarrow decides what they mean.
             raise Undecodable
-        if part.num_rows and pages["num_rows"][0] < 0:
-            num_found = repetitions.size - np.count_nonzero(repetitions)
-            if num_found != part.num_rows:
-                raise FragmentUnreadable(
-                    f"pages have {num_found} rows, their row group {part.num_rows}"
-                )
-        slots = np.empty(num_slots, dtype=np.int64)
-        minimum = node.min_definition
-        kept, count = nested_kernels.select_slots(
-            pages, rows, minimum, definitions, repetitions, slots
-        )
-        if kept < 0:
+        if part.group_rows:
+            # Each row begins with a slot of the repetition level 0.
+            _require_rows(int(self._counts[0].sum()), part.group_rows)
+        if self.num_nulls < 0:
             raise FragmentUnreadable("rows are missing in the pages of a column chunk")
-        self._pages, self._slots = pages, slots[:count]
-        self._definitions, self._repetitions = definitions[:kept], repetitions[:kept]
-        self._size = kept
 
-    def take(self, node: Node) -> pa.Array:
+    def take(self) -> pa.Array:
         """Return the values of the slots."""
-        kind, leaf = node.arrow_type, node.leaf
-        if leaf is None:
+        node, (leaf, _, _) = self._node, self._part.column
+        if pa.types.is_null(leaf.arrow_type):
             if self.num_nulls < self._present.size:
                 raise Undecodable
-            values = pa.nulls(self._slots.size)
+            return _as_type(pa.nulls(self._slots.size), node.arrow_type)
+        # Slots of a required leaf lack a value only where a struct around it is null.
+        has_nulls = node.valid_definition > node.min_definition and self.num_nulls > 0
+        if node.is_dictionary:
+            values = self._take_indices(leaf, has_nulls=has_nulls)
         else:
-            # Slots of a required leaf lack a value only where a struct around it is null.
-            is_nullable = node.valid_definition > node.min_definition
-            has_nulls = is_nullable and self.num_nulls > 0
-            if node.is_dictionary:
-                values = self._take_indices(leaf, has_nulls=has_nulls)
-            else:
-                values = self._take(leaf, self._dictionary_arguments(leaf), has_nulls=has_nulls)
-        return _as_type(values, kind)
+            dictionary = self._dictionary().kernel_args if self._flags & HAS_INDICES else (0, 0, 0)
+            values = self._take(leaf, dictionary, has_nulls=has_nulls)
+        return _as_type(values, node.arrow_type)
 
-    def _dictionary_arguments(self, leaf: LeafType) -> tuple[int, int, int]:
-        """Return the dictionary as `value_kernels.take_values` gets it."""
-        return self._dictionary(leaf).kernel_args if self._flags & HAS_INDICES else (0, 0, 0)
-
-    def _dictionary(self, leaf: LeafType) -> Dictionary:
-        part = self._part
-        dictionary = cached_dictionary(
-            self._file, leaf, part.chunk, part.data_start, part.dictionary
-        )
+    def _dictionary(self) -> Dictionary:
+        dictionary = cached_dictionary(self._file, self._part.column, self._part.dictionary)
         # The cache may drop it while its memory is in use.
         self._buffers.append(dictionary)
         return dictionary
@@ -276,7 +239,7 @@ class _OpenedLeaf:
         if self._flags & (HAS_PLAIN | HAS_OTHER_ENCODINGS) or leaf.width:
             # pyarrow makes a dictionary of the values of the whole chunk.
             raise Undecodable
-        dictionary = self._dictionary(leaf)
+        dictionary = self._dictionary()
         if not dictionary.size:
             # Slots without a value would have the index 0, which an empty dictionary lacks.
             raise Undecodable
@@ -290,7 +253,7 @@ class _OpenedLeaf:
     def _take(
         self, leaf: LeafType, dictionary: tuple[int, int, int], *, has_nulls: bool
     ) -> pa.Array:
-        pages, slots = self._pages, self._slots
+        (_, chunk, _), pages = self._part.column, self._part.pages
         if leaf.physical_type == BOOLEAN:
             booleans = np.empty(self._present.size, dtype=np.uint8)
             self._buffers.append(booleans)
@@ -307,30 +270,25 @@ class _OpenedLeaf:
             if (is_plain & has_other_size).any():
                 # Levels that are damaged may claim fewer values than there are.
                 raise Undecodable
-        levels = np.array([0 if self.num_nulls else -1])
-        description = np.array([describe_column(leaf, self._part.chunk.codec)])
-        stored = pages, self._bounds, description, levels, np.array([dictionary]), self._present
+        bounds, levels = np.array([0, pages.size]), np.array([0 if self.num_nulls else -1])
+        described = np.array([describe_column(leaf, chunk.codec)])
+        stored = pages, bounds, described, levels, np.array([dictionary]), self._present
         try:
-            return take_arrays([leaf], stored, slots, [has_nulls])[0]
+            return take_arrays([leaf], stored, self._slots, [has_nulls])[0]
         except FragmentUnreadable:
             # Values lie outside their page, or are missing. pyarrow decides what they are.
             raise Undecodable from None
 
     def offsets(self, node: Node) -> tuple[np.ndarray, np.ndarray]:
         """Return the offsets of lists, and which lists are not null."""
-        offsets = np.empty(self._size + 1, dtype=np.int64)
-        valid = np.empty(self._size, dtype=np.uint8)
-        count = nested_kernels.read_offsets(
+        return nested_kernels.read_offsets(
             self._definitions,
             self._repetitions,
             node.repetition + 1,
             node.min_definition,
             node.valid_definition,
             node.item_definition,
-            offsets,
-            valid,
         )
-        return offsets[: count + 1], valid[:count]
 
     def has_entries_of(self, other: _OpenedLeaf, node: Node) -> bool:
         """Return whether two leaves below a node have as many entries, nulls and items of it.
@@ -338,7 +296,7 @@ class _OpenedLeaf:
         This includes the rows that are not wanted: if levels of one are damaged, its later values
         may belong to other rows. If the pages cover other rows, return True.
         """
-        if self._covered_rows != other._covered_rows:
+        if self._part.covered_rows != other._part.covered_rows:
             return True
         levels = [(node.repetition, node.min_definition), (node.repetition, node.valid_definition)]
         if node.item_definition:
@@ -351,37 +309,37 @@ class _OpenedLeaf:
 
     def validity(self, node: Node) -> np.ndarray:
         """Return which structs are not null."""
-        valid = np.empty(self._size, dtype=np.uint8)
-        count = nested_kernels.read_validity(
+        return nested_kernels.read_validity(
             self._definitions,
             self._repetitions,
             node.repetition,
             node.min_definition,
             node.valid_definition,
-            valid,
         )
-        return valid[:count]
 
 
-def _covered_rows(first_rows: np.ndarray, num_rows: np.ndarray) -> bytes:
-    """Return a key that is the same for pages that together hold the same rows."""
-    is_start = np.ones(first_rows.size, dtype=bool)
-    is_start[1:] = first_rows[1:] != first_rows[:-1] + num_rows[:-1]
-    starts = first_rows[is_start]
-    lengths = np.add.reduceat(num_rows, np.flatnonzero(is_start))
-    return starts.tobytes() + lengths.tobytes()
+def _checked(chunk: ColumnChunk, node: Node, num_rows: int) -> ColumnChunk:
+    """Return the chunk of a leaf. Raise `FragmentUnreadable` if it cannot have its values."""
+    if chunk.num_values < num_rows or (chunk.num_values > num_rows and not node.repetition):
+        raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
+    return chunk
 
 
-def _choose_pages(
-    starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, rows: RowRanges
-) -> np.ndarray:
-    """Return a table of the pages of one chunk that hold some of the rows."""
-    bounds, page_rows = np.array([0, starts.size]), np.stack([first_rows[:-1], first_rows[1:]])
-    places = np.ascontiguousarray(starts), np.ascontiguousarray(sizes), page_rows, bounds
-    pages, *_ = row_kernels.choose_pages(*places, rows.starts, rows.stops, NO_DECODED_PAGES)
-    # Only flat columns leave out the values of unwanted rows.
-    pages["unwanted_rows"] = 0
-    return pages
+def _one_piece(chunk: ColumnChunk, num_rows: int) -> PageLocations:
+    """Return a whole chunk as the place of its pages, if these are not known."""
+    sizes = np.array([chunk.stop - chunk.start])
+    return PageLocations(np.array([chunk.start]), sizes, np.array([0, num_rows]))
+
+
+def _walk(data: np.ndarray, chunk: ColumnChunk) -> np.ndarray:
+    """Return the pages of a chunk as `header_kernels.find_pages` writes them."""
+    pages = follow_headers(lambda start: [(data[start:], 0)], 0, data.size, chunk.num_values)
+    return np.array(list(pages), dtype=np.int64).reshape(-1, 4).T
+
+
+def _require_rows(num_found: int, num_rows: int) -> None:
+    if num_found != num_rows:
+        raise FragmentUnreadable(f"pages have {num_found} rows, their row group {num_rows}")
 
 
 def _leaf_nodes(node: Node) -> list[Node]:
@@ -393,7 +351,7 @@ def _leaf_nodes(node: Node) -> list[Node]:
 def _assemble(node: Node, leaves: Mapping[int, _OpenedLeaf]) -> pa.Array:
     """Return the entries of a node."""
     if not node.children:
-        return leaves[node.leaves.start].take(node)
+        return leaves[node.leaves.start].take()
     kind, below = node.storage_type, [leaves[number] for number in node.leaves]
     if not all(leaf.has_entries_of(below[0], node) for leaf in below[1:]):
         raise FragmentUnreadable(_CONTRADICTION)

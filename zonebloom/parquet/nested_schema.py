@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from zonebloom.parquet.file_layout import FileSchema
-from zonebloom.parquet.leaf_type import LeafType, SchemaTypes, Undecodable, leaf_type, schema_types
+from zonebloom.parquet.leaf_type import (
+    BYTE_ARRAY,
+    LeafType,
+    SchemaTypes,
+    Undecodable,
+    leaf_type,
+    schema_types,
+)
 from zonebloom.parquet.thrift import ThriftReader
 
 # Field numbers of a SchemaElement, and values of its repetition_type.
@@ -44,8 +51,6 @@ class Node(NamedTuple):
     valid_definition : int
         The definition level from which an entry is not null. It is ``min_definition`` if there are
         no nulls.
-    max_definition : int
-        The definition level of a value, for leaves.
     item_levels : tuple of int
         For each repetition level of a leaf, the definition level from which the list of this level
         has an item. That of level 0 is 0.
@@ -54,7 +59,7 @@ class Node(NamedTuple):
     children : tuple of Node
         The fields of a struct; the items of a list; the key and the value of a map.
     leaf : LeafType or None
-        How the values of a leaf are decoded. None if all of them are null.
+        How a leaf is decoded. No value of the type null is.
     """
 
     arrow_type: pa.DataType
@@ -62,7 +67,6 @@ class Node(NamedTuple):
     repetition: int
     min_definition: int
     valid_definition: int
-    max_definition: int
     item_levels: tuple[int, ...]
     item_definition: int = 0
     children: tuple[Node, ...] = ()
@@ -233,11 +237,12 @@ def _leaf_node(
         value_type = value_type.storage_type
     if pa.types.is_dictionary(value_type):
         value_type = value_type.value_type
-    leaf = None
-    if not pa.types.is_null(value_type):
+    if pa.types.is_null(value_type):
+        leaf = LeafType(value_type, BYTE_ARRAY, 0, *found)
+    else:
         leaf = leaf_type(column, value_type, stored)
-        if leaf is None:
-            raise Undecodable
+    if leaf is None:
+        raise Undecodable
     return _node_at(element, kind, levels, outer)._replace(leaf=leaf)
 
 
@@ -257,7 +262,6 @@ def _node_at(
         outer.repetition,
         min_definition,
         valid_definition=levels.definition if is_nullable else min_definition,
-        max_definition=levels.definition,
         item_levels=levels.item_levels,
         children=children,
     )

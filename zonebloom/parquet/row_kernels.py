@@ -23,8 +23,9 @@ from zonebloom.parquet.header_kernels import (
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at
 from zonebloom.parquet.page_table import PAGE, PAGES, STORED_PAGES
 from zonebloom.sbbf.addresses import load_32, load_64
-from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
+from zonebloom.sbbf.jit import inlined, kernel, readonly
 
+_LENGTH_BYTES = 4
 # Ranges of a decoded page with fewer rows between them are taken together.
 _MERGED_ROWS = 64
 
@@ -181,7 +182,7 @@ def rows_within(starts, stops, rows):
     return count
 
 
-@linked
+@kernel(int64(uint64, int64, int64, uint8[::1]))
 def decode_levels(address, stop, max_level, out):
     """Decode a level for each item of ``out``. Return 0, or -1."""
     width = 0
@@ -219,6 +220,24 @@ def decode_levels(address, stop, max_level, out):
     return 0
 
 
+@inlined
+def strip_levels(page):
+    """Return the address and size of levels at the start of a body, which is cut after them.
+
+    The size is -1 if they do not fit.
+    """
+    address = np.uint64(page.address)
+    num_bytes = np.int64(-1)
+    if page.size >= _LENGTH_BYTES:
+        num_bytes = np.int64(load_32(address))
+        if num_bytes > page.size - _LENGTH_BYTES:
+            num_bytes = np.int64(-1)
+        else:
+            page.address += _LENGTH_BYTES + num_bytes
+            page.size -= _LENGTH_BYTES + num_bytes
+    return address + np.uint64(_LENGTH_BYTES), num_bytes
+
+
 @kernel(int64(PAGES, uint8[::1]))
 def unpack_booleans(pages, out):
     """Write the booleans of pages as bytes, which become their bodies. Return 0, or -1."""
@@ -237,10 +256,8 @@ def unpack_booleans(pages, out):
             for j in range(count):
                 values[j] = byte_at(address, j >> 3) >> np.uint64(j & 7) & np.uint64(1)
         else:
-            # A length of 4 bytes precedes the values.
-            if size < 4 or np.int64(load_32(address)) > size - 4:
-                return -1
-            if decode_levels(address + np.uint64(4), np.int64(load_32(address)), 1, values) < 0:
+            address, size = strip_levels(page)
+            if size < 0 or decode_levels(address, size, 1, values) < 0:
                 return -1
         page.address, page.size, page.encoding = np.int64(values.ctypes.data), count, PLAIN
         end += count
@@ -308,20 +325,11 @@ def read_pages(data, target, pages, bounds, columns, present, levels):
                     )
                 nulls += num_rows - page.num_stored
                 continue
-            if page.level_bytes < 0:
-                if page.size < 4:
-                    return -2
-                address = np.uint64(page.address)
-                num_bytes = np.int64(load_32(address))
-                if num_bytes > page.size - 4:
-                    return -2
-                address += np.uint64(4)
-                page.address += 4 + num_bytes
-                page.size -= 4 + num_bytes
-            else:
-                num_bytes = page.level_bytes
-                address = np.uint64(data.ctypes.data) + np.uint64(page.checked_start)
-            if decode_levels(address, num_bytes, max_level, page_present) < 0:
+            address = np.uint64(data.ctypes.data) + np.uint64(page.checked_start)
+            num_bytes = page.level_bytes
+            if num_bytes < 0:
+                address, num_bytes = strip_levels(page)
+            if num_bytes < 0 or decode_levels(address, num_bytes, max_level, page_present) < 0:
                 return -2
             if max_level > 1:
                 for row in range(num_rows):

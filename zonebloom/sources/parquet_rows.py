@@ -2,12 +2,11 @@
 
 The first of these that can reads a column:
 
-    HitReader         finds the rows of few keys, and takes the values of flat columns there
-    PageTable         finds the rows of any keys, or takes the values of flat columns at given rows
-    NestedReader      takes lists, maps and structs, and flat columns without page locations
+    PageTable         finds the rows of keys, or takes the values of flat columns at given rows
+    FieldTable        takes lists, maps and structs, and flat columns without page locations
     WholeRowGroups    has PyArrow decode row groups, up to the last row that is needed
 
-Kernels do the work of the first three. Reads of few rows do not load them, and leave all columns to
+Kernels do the work of the first two. Reads of few rows do not load them, and leave all columns to
 the last.
 """
 
@@ -39,6 +38,7 @@ from zonebloom.storage.random_access import FragmentFile
 if TYPE_CHECKING:
     from zonebloom.parquet.encryption_keys import ParquetKeys
     from zonebloom.parquet.leaf_reader import PageTable
+    from zonebloom.parquet.nested_reader import FieldTable
 
 # Opening a column for pyarrow costs as much as this many block checks, the unit of work of
 # `KERNELS`. Reading this many rows of it costs as much as one check.
@@ -57,6 +57,17 @@ class _DecodableColumns(NamedTuple):
 
     names: tuple[str, ...]
     table: PageTable | None
+
+    @property
+    def num_bytes(self) -> int:
+        return _ITEM_BYTES + (0 if self.table is None else self.table.num_bytes)
+
+
+class _DecodableFields(NamedTuple):
+    """The fields that kernels for nested columns decode, and for each the reason if they fail."""
+
+    reasons: dict[str, str]
+    table: FieldTable | None
 
     @property
     def num_bytes(self) -> int:
@@ -320,7 +331,22 @@ class ParquetRows:
         self, row_group: int, fields: Mapping[str, int], rows: RowRanges
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], dict[str, str]]:
         """Return the fields that kernels decode, and for each other one the reason for pyarrow."""
-        from zonebloom.parquet.nested_reader import NestedReader
+        # The owner is the page map of one file in one dataset.
+        cache_key = self._pages.cache_owner.token, row_group, *fields
+        decodable = MEMORY_CACHE.get(cache_key, _DecodableFields)
+        if decodable is None:
+            decodable = self._decodable_fields(row_group, fields)
+            MEMORY_CACHE.put(cache_key, decodable)
+        if decodable.table is None:
+            return {}, decodable.reasons
+        columns = decodable.table.take(self._file, rows)
+        for name, reason in decodable.table.whole_chunks.items():
+            if name in columns:
+                self.whole_chunks[name] = reason
+        return {**columns}, decodable.reasons
+
+    def _decodable_fields(self, row_group: int, fields: Mapping[str, int]) -> _DecodableFields:
+        from zonebloom.parquet.nested_reader import FieldTable
         from zonebloom.parquet.nested_schema import field_tree
 
         chunks = self._pages.row_groups[row_group].chunks
@@ -334,13 +360,8 @@ class ParquetRows:
             else:
                 reasons[name] = "an encoding of its pages"
                 trees[name] = tree
-        if not trees:
-            return {}, reasons
-        reader = NestedReader(self._file, self._pages, row_group)
-        columns = reader.read(trees, rows)
-        whole_chunks = reader.whole_chunks.items()
-        self.whole_chunks |= {name: why for name, why in whole_chunks if name in columns}
-        return {**columns}, reasons
+        table = FieldTable(self._pages, row_group, trees) if trees else None
+        return _DecodableFields(reasons, table)
 
     def require_unchanged(self) -> None:
         """Raise `FragmentChanged` if the file was written since it was opened."""

@@ -10,6 +10,7 @@ import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from zonebloom.storage.files import (
     FileIdentity,
     ReadCounter,
     identity_from_status,
+    is_at_rest,
     open_regular_file,
     unreadable,
 )
@@ -244,6 +246,10 @@ class FragmentFile(RandomAccessFile):
     ):
         self.path = path
         self.identity = identity
+        # What the keys of cached parts of this version of the file begin with, or None if nothing
+        # may be cached, because a file that replaces this one may have the same identity.
+        is_certain = identity.inode or identity.tag
+        self.cache_key: tuple[Hashable, ...] | None = (path, identity) if is_certain else None
         # The (start, stop) ranges that `read_ahead` read, and their bytes.
         self._prefetched: list[tuple[tuple[int, int], bytes]] = []
         try:
@@ -262,10 +268,10 @@ class FragmentFile(RandomAccessFile):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
 
-    @property
-    def cache_key(self) -> tuple[Hashable, ...]:
-        """What the keys of cached parts of this version of the file begin with."""
-        return self.path, self.identity
+    @cached_property
+    def is_at_rest(self) -> bool:
+        """Whether every write from now on changes the identity, so that parts may be cached."""
+        return is_at_rest(self.identity, time.time_ns())
 
     def require_unchanged(self) -> None:
         """Raise `FragmentChanged` if the file was written since it was opened.
