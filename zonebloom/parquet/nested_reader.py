@@ -13,6 +13,7 @@ whole, and its pages are found by their headers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -166,14 +167,6 @@ class _ChunkPart(NamedTuple):
     group_rows: int
     dictionary: np.ndarray | None
 
-    @property
-    def covered_rows(self) -> RowRanges:
-        """The rows of the pages."""
-        if self.group_rows:
-            return RowRanges([(0, self.group_rows)])
-        first_rows = self.pages["first_row"]
-        return RowRanges.from_arrays(first_rows, first_rows + self.pages["num_rows"])
-
 
 class _OpenedLeaf:
     """The slots of some rows of a leaf: their levels, and the pages that hold their values."""
@@ -211,6 +204,14 @@ class _OpenedLeaf:
             _require_rows(int(self._counts[0].sum()), part.group_rows)
         if self.num_nulls < 0:
             raise FragmentUnreadable("rows are missing in the pages of a column chunk")
+
+    @cached_property
+    def covered_rows(self) -> RowRanges:
+        """The rows of the pages."""
+        pages, group_rows = self._part.pages, self._part.group_rows
+        if group_rows:
+            return RowRanges([(0, group_rows)])
+        return RowRanges.from_arrays(pages["first_row"], pages["first_row"] + pages["num_rows"])
 
     def take(self) -> pa.Array:
         """Return the values of the slots."""
@@ -296,7 +297,7 @@ class _OpenedLeaf:
         This includes the rows that are not wanted: if levels of one are damaged, its later values
         may belong to other rows. If the pages cover other rows, return True.
         """
-        if self._part.covered_rows != other._part.covered_rows:
+        if self.covered_rows != other.covered_rows:
             return True
         levels = [(node.repetition, node.min_definition), (node.repetition, node.valid_definition)]
         if node.item_definition:
