@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.spark_data import settings
+from support.spark_data import settings, shuffled_rows
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -57,24 +57,6 @@ _RUNTIME_FILTER = {
 }
 
 
-def count_shuffled_rows(frame) -> int:
-    """Return the number of rows that all shuffles of a finished plan wrote."""
-    nodes, total = [frame._jdf.queryExecution().executedPlan()], 0
-    while nodes:
-        node = nodes.pop()
-        name = node.getClass().getSimpleName()
-        if name == "AdaptiveSparkPlanExec":
-            nodes.append(node.executedPlan())
-        elif name.endswith("QueryStageExec"):
-            nodes.append(node.plan())
-        else:
-            if name == "ShuffleExchangeExec":
-                total += node.metrics().apply("shuffleRecordsWritten").value()
-            children = node.children()
-            nodes += [children.apply(i) for i in range(children.size())]
-    return total
-
-
 @pytest.mark.parametrize(
     ("keyed", "on"),
     [
@@ -101,7 +83,7 @@ def test_filter_join(versus, spark, sides: Path, keyed: str, on: list[str]):
         frame = join(large, spark.read.parquet(path).where("y < 2"))
         # Aggregate to one row, so that the measurement contains only the join.
         total = frame.selectExpr("sum(x * y)", "count(*) AS rows")
-        results[name] = total.collect()[0].rows, count_shuffled_rows(total)
+        results[name] = total.collect()[0].rows, sum(shuffled_rows(total))
 
     def ours() -> None:
         run("ours", lambda left, right: zs.filter_join(left, right, on, right_index=path))

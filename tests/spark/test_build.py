@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.helpers import index_folder
 from support.seams import replace_function, set_constant
+from support.separately import check_same_bytes_as_in_process, write_lake
 
 import zonebloom as zb
 import zonebloom.building.train
@@ -26,12 +26,8 @@ ROWS = 30_000
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write three files. Each file is a task of its own."""
     set_constant(monkeypatch, zonebloom.building.train, "_TASK_BYTES", 1)
-    random = np.random.default_rng(3)
-    for number in range(3):
-        names = [None if i % 7 == 0 else f"name {i}" for i in random.integers(0, ROWS, ROWS)]
-        columns = {"id": random.integers(0, 2**40, ROWS), "name": names}
-        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet", row_group_size=11_000)
-    return tmp_path
+    write_lake(tmp_path / "lake", rows=ROWS)
+    return tmp_path / "lake"
 
 
 def listing(folder: Path) -> set[str]:
@@ -39,23 +35,15 @@ def listing(folder: Path) -> set[str]:
     return {str(path) for below in (folder, index_folder(folder)) for path in below.rglob("*")}
 
 
-@pytest.mark.parametrize("column", ["id", "name"])
-def test_spark_writes_the_same_bytes_as_this_process(spark, lake, column):
-    dataset = zb.dataset(lake)
-    written = []
-    for engine in (spark, False):
-        dataset.create_scalar_index(column, spark=engine)
-        entry = dataset.opened.version.indices[f"{column}_idx"]
-        catalog = dataset.opened.catalog
-        written.append(
-            [
-                *(catalog.path(segment.name, "bloomfilter.arrow") for segment in entry.segments),
-                *(catalog.path(e.segment, "pages.arrow") for e in dataset.opened.version.page_maps),
-            ]
-        )
-        written[-1] = [Path(path).read_bytes() for path in written[-1]]
-    assert len(written[0]) == 6
-    assert written[0] == written[1]
+def test_spark_writes_the_same_bytes_as_this_process(spark, tmp_path, monkeypatch):
+    # Each file is a task.
+    set_constant(monkeypatch, zonebloom.building.train, "_TASK_BYTES", 1)
+    more_indices = [
+        {"column": "name", "index_type": "HASH", "tokens": "words", "name": "words"},
+        {"column": [("id", "name")], "name": "pair"},
+        {"column": "id", "index_type": "ZONEMAP", "name": "bounds"},
+    ]
+    check_same_bytes_as_in_process(spark, tmp_path, more_indices)
 
 
 @pytest.mark.parametrize("least_bytes", [0, 1 << 30])
@@ -110,20 +98,3 @@ def test_objects_other_than_sessions_are_refused(lake):
     with pytest.raises(EngineError, match="give a SparkSession"):
         zb.dataset(lake).create_scalar_index("id", spark="local[2]")
     assert not index_folder(lake).exists()
-
-
-def test_failed_jobs_say_what_to_do(spark, lake, monkeypatch):
-    replace_function(monkeypatch, jobs, "_run_attempt", _raise_missing)
-    message = (
-        r"^the Spark job failed; Spark's own error is above\. Executors need zonebloom [\d.]+ and "
-        r"its requirements in a Python of this version; spark=False builds in this process$"
-    )
-    with pytest.raises(EngineError, match=message) as raised:
-        zb.dataset(lake).create_scalar_index("id", spark=spark)
-    assert "No module named 'numba'" in str(raised.value.__cause__)
-    assert not index_folder(lake).exists()
-
-
-def _raise_missing(rows, task):
-    raise ModuleNotFoundError("No module named 'numba'")
-    yield

@@ -10,7 +10,7 @@ import time
 
 from support import separately, watched
 from support.helpers import ROOT, index_folder
-from support.separately import rows_in, rows_of, some_id, write_lake
+from support.separately import rows_in, some_id, write_lake
 
 import zonebloom as zb
 import zonebloom.building.train
@@ -50,28 +50,8 @@ def stop(spark):
 
 check_executors_without_the_package = separately.check_without_the_package
 check_it_was_sent_the_package = separately.check_it_was_sent_the_package
-
-
 check_same_bytes_as_in_process = separately.check_same_bytes_as_in_process
-
-
-def check_refresh_and_scan(spark, folder):
-    lake = folder / "lake"
-    write_lake(lake, files=2)
-    dataset = zb.dataset(lake)
-    dataset.create_scalar_index("id", spark=spark)
-    write_lake(lake, files=4)
-    (lake / "0.parquet").unlink()
-    dataset = zb.dataset(lake)
-    (refreshed,) = dataset.optimize.optimize_indices(spark=spark)
-    # A rebuilt file has the same bytes.
-    assert (refreshed.fragments_added, refreshed.fragments_dropped) == (2, 1)
-    wanted = some_id(lake)
-    result = zb.spark.scan(spark, lake, f"id = {wanted}")
-    assert rows_of(result) == rows_in(lake, id=wanted) != []
-    plan = zb.spark.explain(zb.spark.scan(spark, lake, f"id = {wanted}")).scans[0]
-    (part, *_) = plan.fragments
-    assert part.rows is not None and 0 < len(part.rows) < 30_000
+check_refresh_and_scan = separately.check_refresh_and_scan
 
 
 def check_it_was_sent_the_helpers_of_tests(spark, folder):

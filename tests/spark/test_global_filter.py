@@ -121,6 +121,16 @@ def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
     assert 0 < sum(map(sum, wanted.values())) < 0.9 * COUNT * len(wanted)
 
 
+def test_a_large_filter_is_broadcast_in_pieces(spark):
+    sbbf = Sbbf.from_bytes(bytes(64 << 20))
+    inserted = range(0, 1_000, 7)
+    sbbf.insert(pa.array(inserted))
+    keys = spark.range(1_000)
+    passing = keep_possible_matches(keys, keys.schema["id"], sbbf, pa.int64())
+    assert {row.id for row in passing.collect()} >= set(inserted)
+    assert passing.count() < 200
+
+
 def test_user_defined_functions_do_not_replace_those_of_spark(spark):
     """A user's function with the name of a Spark function is not called instead."""
     sbbf = Sbbf(10)

@@ -11,15 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import NumberFormatException
 from pyspark.sql import functions as sf
 from support.joined import explain_join
 from support.seams import set_constant
-from support.spark_data import files_read, settings
+from support.spark_data import files_read, rows, settings, shuffled_rows
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.base.text import bytes_text
 from zonebloom.errors import (
     ColumnNotFound,
     IndexNotUsedWarning,
@@ -28,13 +26,8 @@ from zonebloom.errors import (
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter
 from zonebloom.spark.joins.sides import RuleNotUsed
-from zonebloom.spark.session_settings import byte_count
 
 NAN = float("nan")
-
-
-def rows(frame):
-    return sorted(map(repr, frame.collect()))
 
 
 DAY = datetime.date(2024, 3, 1)
@@ -170,41 +163,15 @@ def test_integers_of_other_widths_give_the_rows_of_the_join(spark, folder, oracl
         assert rows(frame) == rows(narrow.join(oracle, "big")) == []
 
 
-def test_empty_sides_give_the_rows_of_the_join(spark, folder, oracle, other_frame):
-    nobody = other_frame.where("other < 0")
-    assert zs.filter_join(nobody, oracle, "id", right_index=folder).count() == 0
-    right = zs.filter_join(other_frame, oracle.where("row < 0"), "id", right_index=folder)
-    assert right.count() == 0
-
-
 def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, other_frame):
     frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
     ids = oracle.select("id").distinct()
     matching = other_frame.join(ids, "id", "left_semi").count()
     result = frame.toArrow()
     assert result.num_rows > 0
-    written = shuffled(frame)
+    written = shuffled_rows(frame)
     assert len(written) == 2
     assert min(written) <= matching * 1.1 < other_frame.count() / 2
-
-
-def shuffled(frame):
-    """Return the number of records that each shuffle of an executed plan wrote."""
-    nodes, counts = [frame._jdf.queryExecution().executedPlan()], []
-    while nodes:
-        node = nodes.pop()
-        name = node.getClass().getSimpleName()
-        if name == "AdaptiveSparkPlanExec":
-            nodes.append(node.executedPlan())
-            continue
-        if name.endswith("QueryStageExec"):
-            nodes.append(node.plan())
-            continue
-        if name == "ShuffleExchangeExec":
-            counts.append(node.metrics().apply("shuffleRecordsWritten").value())
-        children = node.children()
-        nodes += [children.apply(i) for i in range(children.size())]
-    return counts
 
 
 # Costs of a join
@@ -350,33 +317,20 @@ def test_an_index_without_a_global_filter_is_not_used(spark, tmp_path, other_fra
     assert rows(frame) == rows(other_frame.join(stored, "id"))
 
 
-def test_too_large_or_too_full_filters_are_not_used(
-    spark, folder, oracle, other_frame, monkeypatch
-):
+def test_too_large_or_too_full_filters_are_not_used(folder, oracle, other_frame, monkeypatch):
     keys = pa.array(np.arange(30_000), pa.int32())
     large = Sbbf(30_000, 1e-6)
     large.insert(keys)
     full = Sbbf(100, 0.5)
     full.insert(keys)
-    heap = 1 << 30
-    for sbbf, max_bytes, message in (
-        (large, 1_024, "more than 1,024: give"),
-        (full, 1 << 20, "so full"),
-    ):
-        set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap // max_bytes)
+    for sbbf, limit, message in ((large, 1_024, "more than 1,024: give"), (full, 1 << 20, "full")):
         with pytest.raises(RuleNotUsed, match=message):
-            global_filter.fit_to_memory(spark, sbbf)
-    set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap // 70_000)
-    folded = global_filter.fit_to_memory(spark, large)
+            global_filter.fit_to_memory(sbbf, limit)
+    folded = global_filter.fit_to_memory(large, 70_000)
     assert large.nbytes > 70_000 and folded.nbytes == 1 << 16
     assert folded.check(keys).all()
-    stored = zb.dataset(folder).global_filter("id").sbbf
-    set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap // (stored.nbytes // 2))
-    sent = bytes_text(global_filter.fit_to_memory(spark, stored).nbytes)
-    plan = explain_join(other_frame, oracle, "id", right_index=folder)
-    assert sent != bytes_text(stored.nbytes) and f"filter of {sent}" in plan.used[0], plan
-    assert rows(plan.frame) == rows(other_frame.join(oracle, "id"))
-    set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap)
+    # A session has 1 GiB by default.
+    set_constant(monkeypatch, global_filter, "_HEAP_SHARE", 1 << 30)
     with pytest.warns(IndexNotUsedWarning, match="more than 1: give spark.driver.memory"):
         frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
     assert rows(frame) == rows(other_frame.join(oracle, "id"))
@@ -431,22 +385,6 @@ def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, other_fra
 
 def keyed(spark, *values, name="id", kind="bigint"):
     return spark.createDataFrame([(value,) for value in values], f"{name} {kind}")
-
-
-SIZES = ["0", "4096", "4096B", "4k", "4kb", " 4KiB ", "7m", "5G", "5gib", "2t", "2pb"]
-
-
-@pytest.mark.parametrize(
-    "text", [*SIZES, "", "g", "4 g", "1.5g", "0x10", "4e", "4bb", "4ib", "4g2"]
-)
-def test_sizes_are_read_as_spark_reads_them(spark, text):
-    parse = spark._jvm.org.apache.spark.network.util.JavaUtils
-    if text in SIZES:
-        assert byte_count(text) >> 20 == parse.byteStringAsMb(text)
-    else:
-        with pytest.raises(NumberFormatException):
-            parse.byteStringAsBytes(text)
-        assert byte_count(text) == -1
 
 
 def indexed(folder, *columns):

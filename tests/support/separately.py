@@ -159,7 +159,7 @@ def check_it_was_sent_the_package(spark, folder):
     assert zb.dataset(folder / "lake").opened.indices
 
 
-def check_same_bytes_as_in_process(spark, folder):
+def check_same_bytes_as_in_process(spark, folder, more_indices=()):
     lake = folder / "lake"
     write_lake(lake)
     written = []
@@ -167,6 +167,30 @@ def check_same_bytes_as_in_process(spark, folder):
         index_dir = folder / f"index-{len(written)}"
         dataset = zb.dataset(lake, index_dir=str(index_dir))
         dataset.create_scalar_index(["id", "name"], global_filter=True, spark=engine)
+        for options in more_indices:
+            dataset.create_scalar_index(**options, spark=engine)
         written.append(segments(index_dir))
     assert written[0] == written[1]
     assert len(written[0]) >= 6
+
+
+def check_refresh_and_scan(spark, folder):
+    lake = folder / "lake"
+    write_lake(lake, files=2)
+    zb.dataset(lake).create_scalar_index("id", spark=spark)
+    write_lake(lake, files=4)
+    (lake / "0.parquet").unlink()
+    (refreshed,) = zb.dataset(lake).optimize.optimize_indices(spark=spark)
+    # A rebuilt file has the same bytes.
+    assert (refreshed.fragments_added, refreshed.fragments_dropped) == (2, 1)
+    wanted = some_id(lake)
+    filter = f"id = {wanted} AND name IS NOT NULL OR id = -1"
+    expected = [row for row in rows_in(lake, id=wanted) if row[1] is not None]
+    assert rows_of(zb.spark.scan(spark, lake, filter)) == expected
+    names = zb.spark.scan(spark, lake, f"id = {wanted}", columns=["name"])
+    assert names.columns == ["name"]
+    assert rows_of(names) == [(name,) for _, name in rows_in(lake, id=wanted)]
+    assert zb.spark.scan(spark, lake).count() == 3 * 30_000
+    plan = zb.spark.explain(zb.spark.scan(spark, lake, f"id = {wanted}")).scans[0]
+    (part, *_) = plan.fragments
+    assert part.rows is not None and 0 < len(part.rows) < 30_000

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import zonebloom as zb
+import zonebloom.spark as zs
 from zonebloom.spark.relation import scala_items
 
 INDEXED = ["id", "small", "name", "x", "f", "dec", "d", "t", "n", "b", "st.a"]
@@ -185,5 +186,29 @@ def files_read(frame):
 
 def scan_nodes(frame):
     """Return the nodes of the physical plan of a frame that scan Parquet files."""
-    plan = frame._jdf.queryExecution().executedPlan()
-    return [node for node in _nodes(plan) if node.nodeName().startswith("Scan parquet")]
+    return [node for node in _plan_nodes(frame) if node.nodeName().startswith("Scan parquet")]
+
+
+def shuffled_rows(frame):
+    """Return the number of rows that each shuffle of a frame that ran wrote."""
+    shuffles = [node for node in _plan_nodes(frame) if node.nodeName() == "Exchange"]
+    return [node.metrics().apply("shuffleRecordsWritten").value() for node in shuffles]
+
+
+def _plan_nodes(frame):
+    return list(_nodes(frame._jdf.queryExecution().executedPlan()))
+
+
+def rows(frame):
+    """Return the rows of a frame in an order of their own."""
+    return sorted(map(repr, frame.collect()))
+
+
+@contextlib.contextmanager
+def enabled(spark, **options):
+    """Make all queries of a session skip files for a while."""
+    zs.enable(spark, **options)
+    try:
+        yield
+    finally:
+        zs.disable(spark)

@@ -1,9 +1,9 @@
 """Build and use zonebloom indices from Spark.
 
     build      Dataset.create_scalar_index(..., spark=)
-    files      enable(spark), disable(spark), prune(frame)
+    files      enable(spark), disable(spark), prune(frame), filter_join
     zones      scan(spark, path, filter)
-    keys       tag_location, files_with_keys, filter_join
+    keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
     explain    explain(frame)
 

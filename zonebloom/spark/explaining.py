@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,11 +72,11 @@ def explain(frame: DataFrame) -> Explanation:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return Explanation(notes=(note,))
     if not is_classic(spark):
-        explanation = _describe_scans(frame, *_parts_of_message(connect_plan(frame)))
-        if not explanation.scans and not explanation.notes:
-            text = "Spark Connect gives no access to plans; use zonebloom.spark.scan"
-            explanation = Explanation(notes=(Note(Reason.UNSUPPORTED_SESSION, text),))
-        return explanation
+        requests = list(_requests_in(connect_plan(frame)))
+        if requests:
+            return _describe_scans(frame, requests)
+        text = "Spark Connect gives no access to plans; use zonebloom.spark.scan"
+        return Explanation(notes=(Note(Reason.UNSUPPORTED_SESSION, text),))
     try:
         plans = jvm_plans(spark)
     except EngineError as error:
@@ -90,7 +90,9 @@ def explain(frame: DataFrame) -> Explanation:
     return replace(explanation, relations=relations)
 
 
-def _describe_scans(frame: DataFrame, requests: list[str], filters: list[str]) -> Explanation:
+def _describe_scans(
+    frame: DataFrame, requests: Sequence[str], filters: Sequence[str] = ()
+) -> Explanation:
     """Describe the scans of the data source, and the filters of joins."""
     source = session_state(frame.sparkSession).source
     known_keys = {} if source is None else source.keys
@@ -124,23 +126,15 @@ def _parts_of_plan(spark: Any, plan: Any) -> tuple[list[str], list[str]]:
     return requests, filters
 
 
-def _parts_of_message(message: Any) -> tuple[list[str], list[str]]:
-    """Return the requests of scans and the descriptions of filters in a message of Connect."""
-    requests: list[str] = []
-    filters: list[str] = []
-    messages = [message]
-    while messages:
-        message = messages.pop()
-        kind = message.DESCRIPTOR.name
-        if kind == "DataSource" and message.format == NAME:
-            requests.append(message.options[REQUEST])
-        elif kind == "SubqueryAlias" and message.alias.startswith(FILTER_MARK):
-            filters.append(message.alias.removeprefix(FILTER_MARK))
-        for field, value in message.ListFields():
-            if field.message_type is None or field.message_type.GetOptions().map_entry:
-                continue
-            messages += [value] if hasattr(value, "DESCRIPTOR") else list(value)
-    return requests, filters
+def _requests_in(message: Any) -> Iterator[str]:
+    """Yield the requests of scans in a message of Connect."""
+    if message.DESCRIPTOR.name == "DataSource" and message.format == NAME:
+        yield message.options[REQUEST]
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        for part in [value] if hasattr(value, "DESCRIPTOR") else value:
+            yield from _requests_in(part)
 
 
 def _leaves(plan: Any) -> Iterator[Any]:

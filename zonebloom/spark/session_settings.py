@@ -5,7 +5,6 @@ Tasks get the file systems that are opened here, so they need no settings of the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from zonebloom.storage.s3a import used_settings
 
 SYSTEM_PATH = "zonebloom.system.path"
 _S3A_PREFIX = "fs.s3a."
-_BYTE_SIZE = re.compile(r"(-?\d+)(b|[kmgtp](?:i?b)?)?", re.IGNORECASE)
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
@@ -37,15 +35,6 @@ def parallelism(spark: SparkSession) -> int:
     """Return the number of tasks that a classic session runs at one time, or 0 over Connect."""
     context = spark_context(spark)
     return 0 if context is None else context.defaultParallelism
-
-
-def byte_count(text: str) -> int:
-    """Parse a size of memory such as ``4g``, in MiB without a unit. Return -1 if it is invalid."""
-    match = _BYTE_SIZE.fullmatch(text.strip())
-    if match is None:
-        return -1
-    unit = (match[2] or "m")[0].lower()
-    return int(match[1]) << 10 * "bkmgtp".index(unit)
 
 
 def system_path(spark: Any) -> str:

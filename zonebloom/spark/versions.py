@@ -72,6 +72,13 @@ def spark_context(spark: Any) -> Any:
     return spark.sparkContext if is_classic(spark) else None
 
 
+def heap_bytes(spark: Any) -> int:
+    """Return the memory of the driver or of an executor of a classic session, the smaller one."""
+    conf = spark.sparkContext._jsc.sc().conf()
+    processes = "driver", "executor"
+    return min(conf.getSizeAsMb(f"spark.{name}.memory", "1g") for name in processes) << 20
+
+
 def session_id(spark: Any) -> str:
     return str(java_session(spark).sessionUUID() if is_classic(spark) else spark.session_id)
 
@@ -192,12 +199,6 @@ def query_execution(df: Any) -> Any:
 def connect_plan(df: Any) -> Any:
     """Return the message in which a frame of Spark Connect is sent to the server."""
     return df._plan.to_proto(df.sparkSession.client)  # noqa: SLF001
-
-
-def input_files(df: Any) -> list[str]:
-    """Return the URIs of the files that a frame reads, in any session."""
-    spark = df.sparkSession
-    return from_jvm(spark, java_frame(df).inputFiles()) if is_classic(spark) else df.inputFiles()
 
 
 def java_source(texts: Sequence[str], scala_version: str) -> str:

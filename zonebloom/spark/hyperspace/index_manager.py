@@ -61,7 +61,13 @@ from zonebloom.spark.pruning.prune import disable, enable
 from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.session_settings import is_case_sensitive, system_path
 from zonebloom.spark.session_state import session_state
-from zonebloom.spark.versions import input_files, is_classic, query_execution, spark_context
+from zonebloom.spark.versions import (
+    from_jvm,
+    is_classic,
+    java_frame,
+    query_execution,
+    spark_context,
+)
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
@@ -523,7 +529,8 @@ def open_managed_source(
             )
         return open_dataset(path, spark, index_dir, encryption, columns), path
     roots = _root_paths(source)
-    files = {plain_path(file, encoded=True) for file in input_files(source)}
+    uris = from_jvm(source.sparkSession, java_frame(source).inputFiles())
+    files = {plain_path(uri, encoded=True) for uri in uris}
     if not files:
         raise InvalidArgument("the DataFrame reads no file; write some first")
     dataset_text = ""

@@ -52,7 +52,6 @@ def filter_join(
     *,
     left_index: Index = None,
     right_index: Index = None,
-    stored_keys: bool = False,
 ) -> DataFrame:
     """Join two frames, and read or shuffle no rows for which an index rules out a match.
 
@@ -62,6 +61,8 @@ def filter_join(
     Parameters
     ----------
     left, right : DataFrame
+        Of a classic session. Over Spark Connect the join is Spark's own, because a plan is needed
+        to tell where a key comes from.
     on : str or list of str
         Key columns that both sides have. Any of them may be indexed.
     how : {"inner", "left_semi", "left", "right"}
@@ -76,10 +77,6 @@ def filter_join(
         index is not used. A path is opened again, so that the newest files are known. Give a
         Dataset for an index in another folder, for an encrypted one, and for Delta and Iceberg
         tables.
-    stored_keys : bool
-        Promise that the key of a frame with an index is the files' own column in every row. Over
-        Spark Connect this cannot be checked: without the promise the index is not used, and if the
-        promise is wrong, rows are lost. A classic session checks it in the plan anyway.
 
     Returns
     -------
@@ -102,16 +99,15 @@ def filter_join(
     -----
     IndexNotUsedWarning
         If no filter can be used, with all reasons. The join is then Spark's own. There is no
-        warning if a classic session shuffles nothing that a filter could save.
+        warning if Spark shuffles nothing that a filter could save.
 
     Notes
     -----
     A side is small if it reads at most ``spark.sql.autoBroadcastJoinThreshold``, with all filters
-    that an index answers, and has at most 10,000 rows. Over Spark Connect no side counts as small.
+    that an index answers, and has at most 10,000 rows.
 
     The filter is broadcast, and may take a sixteenth of the memory of the driver and of the
-    executors. Keys of files that were added after the build are added to the filter now. Over
-    Spark Connect, a filter is used whether Spark shuffles or not, because plans are not visible.
+    executors. Keys of files that were added after the build are added to the filter now.
 
     Examples
     --------
@@ -128,14 +124,19 @@ def filter_join(
     spark: Any = getattr(left, "sparkSession", None)
     sides = JoinSide("left", left, left_index, spark), JoinSide("right", right, right_index, spark)
     _require_usable_index(names, *sides)
+    try:
+        plans = jvm_plans(spark)
+    except EngineError as reason:
+        warn(IndexNotUsedWarning(f"the join is made without an index: {reason}"))
+        return left.join(right, names, kind)
     frames = {side.name: side.frame for side in sides}
-    if is_classic(spark) and _choose_files(kind, names, sides, frames):
+    if _choose_files(plans, kind, names, sides, frames):
         return frames["left"].join(frames["right"], names, kind)
     join = frames["left"].join(frames["right"], names, kind)
     reasons: list[str] = []
     is_filtered = False
     for side, other in (sides, sides[::-1]):
-        if not other.has_index or (is_classic(spark) and not _is_shuffled(join, side)):
+        if not other.has_index or not _is_shuffled(join, side):
             continue
         if side.name not in _FILTERABLE_SIDES[kind]:
             reasons.append(
@@ -145,9 +146,7 @@ def filter_join(
             continue
         for name in names:
             try:
-                frames[side.name] = apply_filter_rule(
-                    side, other, name, stored_keys, frames[side.name]
-                )
+                frames[side.name] = apply_filter_rule(side, other, name, frames[side.name])
                 is_filtered = True
             except RuleNotUsed as reason:
                 reasons.append(f"filter of {name} from {other.name}: {reason}")
@@ -160,7 +159,11 @@ def filter_join(
 
 
 def _choose_files(
-    kind: str, names: Sequence[str], sides: tuple[JoinSide, JoinSide], frames: dict[str, DataFrame]
+    plans: Any,
+    kind: str,
+    names: Sequence[str],
+    sides: tuple[JoinSide, JoinSide],
+    frames: dict[str, DataFrame],
 ) -> bool:
     """Let the keys of a small side choose files of the other. Return whether a side is small.
 
@@ -174,10 +177,6 @@ def _choose_files(
         if not keys or not (large.has_index or is_enabled):
             continue
         spark = large.spark
-        try:
-            plans = jvm_plans(spark)
-        except EngineError:
-            return False
         rows = plans.smallSide(java_session(spark), java_frame(small.frame))
         if rows is None:
             continue

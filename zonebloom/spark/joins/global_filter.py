@@ -27,9 +27,9 @@ from zonebloom.sources.column_batches import columns_reader
 from zonebloom.spark.joins.key_origin import require_stored_column
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.rebase import first_exact_value
-from zonebloom.spark.session_settings import byte_count, quote_name
+from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import spark_type
-from zonebloom.spark.versions import frame_of_arrow
+from zonebloom.spark.versions import frame_of_arrow, heap_bytes
 from zonebloom.values.columns import find_column
 from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.types import hash_domain
@@ -40,7 +40,6 @@ _MAX_FILTER_FPP = 0.5
 # broadcast, the data that this is made from, and the filters of earlier joins. A larger filter is
 # folded.
 _HEAP_SHARE = 16
-_DEFAULT_MEMORY = "1g"
 # The blocks of a piece, which is a row of the broadcast frame: 4 MiB.
 _PIECE_BITS = 17
 _PIECE_BLOCKS = 1 << _PIECE_BITS
@@ -65,9 +64,7 @@ _HASHED_LIKE_SPARK = (
 )
 
 
-def apply_filter_rule(
-    side: JoinSide, other: JoinSide, name: str, is_stored: bool, frame: DataFrame
-) -> DataFrame:
+def apply_filter_rule(side: JoinSide, other: JoinSide, name: str, frame: DataFrame) -> DataFrame:
     """Return the rows of a side whose keys may be in the other side's filter.
 
     Raise `RuleNotUsed` if the filter cannot be used.
@@ -78,8 +75,8 @@ def apply_filter_rule(
         reason = filter_mismatch_reason(column, arrow)
         if reason is not None:
             raise RuleNotUsed(reason)
-    require_stored_column(other.frame, other_key.name, other.index, is_stored)
-    sbbf = fit_to_memory(side.spark, sbbf)
+    require_stored_column(other.frame, other_key.name, other.index)
+    sbbf = fit_to_memory(sbbf, heap_bytes(side.spark) // _HEAP_SHARE)
     description = (
         f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
         f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
@@ -136,13 +133,11 @@ def _with_missing_files(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -
     return extended_filter, num_rows
 
 
-def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
-    """Return the filter, folded if Spark has too little memory for it.
+def fit_to_memory(sbbf: Sbbf, limit: int) -> Sbbf:
+    """Return the filter, folded if it has more than `limit` bytes.
 
-    Raise `RuleNotUsed` if it does not fit, if most keys would pass, or if the memory is unknown.
+    Raise `RuleNotUsed` if it does not fit, or if most keys would pass.
     """
-    heap_bytes = min(_heap_bytes(spark, process) for process in ("driver", "executor"))
-    limit = heap_bytes // _HEAP_SHARE
     folds = (sbbf.fold(fpp) for fpp in _FOLDING_TARGETS)
     smaller = next((folded for folded in chain([sbbf], folds) if folded.nbytes <= limit), None)
     if smaller is None:
@@ -156,16 +151,6 @@ def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
             "it again with larger expected_num_items"
         )
     return smaller
-
-
-def _heap_bytes(spark: SparkSession, process: str) -> int:
-    """Return the memory of the driver or of an executor by the settings of a session."""
-    name = f"spark.{process}.memory"
-    memory = spark.conf.get(name, _DEFAULT_MEMORY) or _DEFAULT_MEMORY
-    num_bytes = byte_count(memory)
-    if num_bytes < 0:
-        raise RuleNotUsed(f"{name} is {memory!r}, which is no size; set it to a size such as 4g")
-    return num_bytes
 
 
 def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | None:

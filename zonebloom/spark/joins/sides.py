@@ -18,7 +18,6 @@ from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import with_index
 from zonebloom.spark.session_state import session_state
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
-from zonebloom.spark.versions import is_classic
 from zonebloom.values.columns import find_column
 
 Index: TypeAlias = "FilePaths | Dataset | None"
@@ -61,7 +60,7 @@ class JoinSide:
     @cached_property
     def frame(self) -> DataFrame:
         """Return the side as a frame of Spark's own reader, which skips files by the index."""
-        if self._index is None or not is_classic(self.spark):
+        if self._index is None:
             return self._input
         if not isinstance(self._index, Dataset):
             is_enabled = session_state(self.spark).has_rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,7 +146,7 @@ class JvmScan:
     @property
     def columns(self) -> frozenset[str]:
         """Return the lower-case names of the top-level columns in the filters."""
-        return frozenset(_column_names(self.filters))
+        return frozenset(map(str.lower, self.column_types))
 
     @functools.cached_property
     def files(self) -> ListedFiles:
@@ -170,11 +170,3 @@ class JvmScan:
             schema, self._partition_columns, not self.ignores_case, type_name
         )
         return translator.translate(self.filters)
-
-
-def _column_names(filters: Sequence[CatalystNode]) -> Iterator[str]:
-    for node in filters:
-        if "terms" in node:
-            yield from _column_names(node["terms"])
-        else:
-            yield from map(str.lower, node["columns"])
