@@ -3,6 +3,31 @@
 from __future__ import annotations
 
 import pytest
+from support.spark_data import settings
+
+
+@pytest.fixture
+def conf(spark):
+    """Return the session's conf. What a test sets is as before after the test."""
+
+    def values():
+        # The conf of Spark 3.5 lists no keys.
+        return {row.key: row.value for row in spark.sql("SET").collect()}
+
+    before = values()
+    yield spark.conf
+    for key, value in values().items():
+        if key not in before:
+            spark.conf.unset(key)
+        elif value != before[key]:
+            spark.conf.set(key, before[key])
+
+
+@pytest.fixture(scope="module")
+def no_pushdown(spark):
+    """Disable Spark's own pushdown into Parquet, which loses rows with NaN and -0.0."""
+    with settings(spark, **{"spark.sql.parquet.filterPushdown": "false"}):
+        yield
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pyarrow.parquet import encryption
 from pyspark.cloudpickle import dumps
 from support.helpers import index_folder
 from support.seams import set_constant
-from support.spark_data import files_read, settings
+from support.spark_data import enabled, files_read, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -88,7 +88,7 @@ def test_leaked_keys_are_noticed():
             require_no_key(data)
 
 
-def test_scans_use_an_encrypted_index(spark, lake, tmp_path_factory):
+def test_scans_and_sessions_use_an_encrypted_index(spark, lake, tmp_path_factory):
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
         frames.append(zs.scan(spark, zb.dataset(lake, encryption=KEYS), "id = 142"))
@@ -96,6 +96,9 @@ def test_scans_use_an_encrypted_index(spark, lake, tmp_path_factory):
     assert zs.explain(frames[0]).scans[0].indices
     with pytest.warns(IndexNotUsedWarning, match="encrypted"):
         assert not zs.explain(zs.scan(spark, lake, "id = 142")).scans[0].indices
+    with enabled(spark, encryption=KEYS):
+        frame = spark.read.parquet(lake).where("id = 142")
+        assert len(frame.collect()) == 1 and files_read(frame) == [1]
     load = Load(ScanRequest(lake, "id = 142"), spark, KEYS)
     require_no_key(dumps(ZoneBloomReader(load, load.schema)))
 

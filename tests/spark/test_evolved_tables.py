@@ -10,20 +10,17 @@ import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.spark_data import files_read, settings
+from support.spark_data import enabled, files_read, rows, settings
 
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import StaleIndexWarning, UnsupportedType
 
 ROWS = 300
-pytestmark = pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
-
-
-@pytest.fixture(autouse=True)
-def pushdown_off(spark):
-    with settings(spark, **{"spark.sql.parquet.filterPushdown": "false"}):
-        yield
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning"),
+    pytest.mark.usefixtures("no_pushdown"),
+]
 
 
 def write(folder, tables):
@@ -34,13 +31,10 @@ def write(folder, tables):
 
 def check(spark, frame, text):
     """Compare the rows of a filter with those of Spark alone. Return the number of files read."""
-    expected = sorted(map(repr, frame.where(text).collect()))
-    zs.enable(spark)
-    try:
+    expected = rows(frame.where(text))
+    with enabled(spark):
         found = frame.where(text)
-        assert sorted(map(repr, found.collect())) == expected, text
-    finally:
-        zs.disable(spark)
+        assert rows(found) == expected, text
     return sum(files_read(found))
 
 

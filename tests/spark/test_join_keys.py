@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from support import spark_data
+from support.spark_data import rows
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -88,10 +89,6 @@ def enabled(spark):
     zs.enable(spark)
     yield
     zs.disable(spark)
-
-
-def rows(frame) -> list[str]:
-    return sorted(map(repr, frame.collect()))
 
 
 def files_of(frame, roots: str = "fact") -> list[int]:

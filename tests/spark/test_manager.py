@@ -65,12 +65,9 @@ def lake(tmp_path):
 
 
 @pytest.fixture
-def manager(spark, tmp_path):
-    before = set(spark.conf.getAll)
-    spark.conf.set(SYSTEM_PATH, str(tmp_path / "system"))
+def manager(spark, conf, tmp_path):
+    conf.set(SYSTEM_PATH, str(tmp_path / "system"))
     yield IndexManager(spark)
-    for key in set(spark.conf.getAll) - before:
-        spark.conf.unset(key)
     zs.disable(spark)
 
 

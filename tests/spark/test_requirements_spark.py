@@ -253,25 +253,3 @@ def test_tuples_are_tagged_by_their_index(spark, folder):
     rows = [row for number in range(FILES) for row in part(number).to_pylist()]
     expected = sum((row["region"], row["key"]) in (("eu", 7), ("us", 9)) for row in rows)
     assert tagged.where("path IS NOT NULL").count() == expected
-
-
-def test_spark_builds_the_same_indices(spark, folder, tmp_path):
-    here, there = (zb.dataset(folder, index_dir=tmp_path / name) for name in ("here", "there"))
-    for ds, engine in ((here, False), (there, spark)):
-        options = {"number_of_items": 16, "spark": engine}
-        ds.create_scalar_index(["tags[]", "attrs[]", "events[].id", ("region", "key")], **options)
-        ds.create_scalar_index("message", tokens="words", lower=True, **options)
-        ds.create_scalar_index(["ts", "key"], "ZONEMAP", **options)
-    for index in here.describe_indices():
-        assert there.validate_index(index.name, sample="all") == index.num_zones
-        rows = [
-            [
-                str(row)
-                for table in ds.opened.indices[index.name].tables()
-                for row in (table.content if index.index_type == "ZONEMAP" else table.to_table())
-                .sort_by([("fragment_id", "ascending"), ("zone_start", "ascending")])
-                .to_pylist()
-            ]
-            for ds in (here, there)
-        ]
-        assert rows[0] == rows[1]

@@ -11,29 +11,15 @@ from support import spark_data
 import zonebloom.spark as zs
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import unknowns
-from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.spark.load import Load, ScanRequest
 
+pytestmark = pytest.mark.usefixtures("no_pushdown")
 QUERIES = 300
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return spark_data.write(tmp_path_factory.mktemp("rows"))
-
-
-@pytest.fixture
-def setting(spark):
-    """Return a function that changes the conf for one test."""
-    old_values = {}
-
-    def change(name, value):
-        old_values.setdefault(name, spark.conf.get(name, None))
-        spark.conf.set(name, value)
-
-    yield change
-    for name, value in old_values.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 def rows_of(load):
@@ -70,11 +56,10 @@ def valid(spark, folder, conditions):
 @pytest.mark.parametrize(
     ("zone", "ansi"), [("UTC", "true"), ("Europe/Berlin", "true"), ("America/New_York", "false")]
 )
-def test_random_conditions_have_the_rows_of_spark(spark, folder, setting, zone, ansi):
-    setting("spark.sql.parquet.filterPushdown", "false")
-    setting("spark.sql.session.timeZone", zone)
-    setting("spark.sql.ansi.enabled", ansi)
-    setting("spark.sql.codegen.wholeStage", "false")
+def test_random_conditions_have_the_rows_of_spark(spark, folder, conf, zone, ansi):
+    conf.set("spark.sql.session.timeZone", zone)
+    conf.set("spark.sql.ansi.enabled", ansi)
+    conf.set("spark.sql.codegen.wholeStage", "false")
     dice = random.Random(f"{zone} {ansi}")
     conditions = list(
         valid(spark, folder, [spark_data.condition(dice) for _ in range(QUERIES // 3)])
@@ -112,12 +97,11 @@ def refused(text, column):
 
 @pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_times_with_and_without_a_zone_are_compared_as_in_spark(spark, folder, setting, zone, kind):
+def test_times_with_and_without_a_zone_are_compared_as_in_spark(spark, folder, conf, zone, kind):
     """Spark uses the session's zone for the one without; ambiguous cases are refused."""
-    setting("spark.sql.parquet.filterPushdown", "false")
-    setting("spark.sql.session.timeZone", zone)
-    setting("spark.sql.timestampType", kind)
-    setting("spark.sql.codegen.wholeStage", "false")
+    conf.set("spark.sql.session.timeZone", zone)
+    conf.set("spark.sql.timestampType", kind)
+    conf.set("spark.sql.codegen.wholeStage", "false")
     pairs = [(column, text) for column in "tn" for text in SPELLINGS]
     conditions = [f"{column} = {text}" for column, text in pairs]
     num_exact = 0
@@ -148,9 +132,8 @@ def test_a_time_of_an_unknown_session_is_refused(folder, text):
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_frames_use_the_time_zone_of_the_session(spark, folder, setting, zone):
-    setting("spark.sql.parquet.filterPushdown", "false")
-    setting("spark.sql.session.timeZone", zone)
+def test_frames_use_the_time_zone_of_the_session(spark, folder, conf, zone):
+    conf.set("spark.sql.session.timeZone", zone)
     frame = spark.read.parquet(folder)
     texts = [f"{prefix}'2024-04-20 12:00:00'" for prefix in ("TIMESTAMP", "TIMESTAMP_NTZ", "")]
     for condition in [f"{column} = {text}" for column in "tn" for text in texts]:
@@ -172,53 +155,3 @@ def test_frames_use_the_time_zone_of_the_session(spark, folder, setting, zone):
 
 def rows_in(frame):
     return sorted(row.row for row in frame.select("row").collect())
-
-
-SCHEMA = spark_data.table(0).schema
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'name = "n5"',
-        "name = 'a\\'b'",
-        "name = '${spark.app.name}'",
-        "x = double('NaN')",
-        "id = '5'",
-        "name = 5",
-        "dec = 1.25D",
-        "f = 0.1",
-        "t = TIMESTAMP'2024-04-01 00:00:00'",
-        "d = TIMESTAMP'2024-04-01 00:00:00'",
-        "name = 'it''s'",
-        "name COLLATE UTF8_LCASE = 'N5'",
-        "id = 9007199254740993e0",
-        "id IN (1, 2e0)",
-        "id = id",
-        "id = (SELECT 1)",
-        "nonsense(",
-        "nowhere = 5",
-        "isnull(id)",
-        "every(b)",
-        "decode(id, 5, true, false)",
-        "CASE WHEN id = 5 THEN true ELSE false END",
-        "id = 5; DROP TABLE t",
-        "",
-    ],
-)
-def test_conditions_that_depend_on_settings_or_casts_are_unknown(text):
-    result = translate_spark_sql(text, SCHEMA)
-    assert unknowns(result.predicate), result.predicate
-    assert result.row_filter(SCHEMA) is None
-
-
-def test_exact_parts_of_a_conjunction_are_applied():
-    result = translate_spark_sql("id = 5 AND upper(name) = 'N5'", SCHEMA)
-    assert unknowns(result.predicate)
-    assert str(result.row_filter(SCHEMA)) == "(id == 5)"
-    assert result.columns == {"id", "name"}
-
-
-def test_opaque_columns_are_unknown():
-    result = translate_spark_sql("name = 'n5' AND id = 5", SCHEMA, frozenset({"name"}))
-    assert [part.text for part in unknowns(result.predicate)] == ["name = 'n5'"]

@@ -44,22 +44,10 @@ new.stop()
 
 @pytest.fixture
 def lake(tmp_path):
-    for number in range(2):
-        ids = range(number * 100, number * 100 + 100)
-        pq.write_table(pa.table({"id": ids}), tmp_path / f"{number}.parquet")
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"id": range(100, 200)}), tmp_path / "1.parquet")
     zb.dataset(tmp_path).create_scalar_index("id", spark=False)
     return str(tmp_path)
-
-
-def test_a_new_session_has_caches_of_its_own(spark, lake):
-    other = spark.newSession()
-    frame = zs.prune(spark.read.parquet(lake)).where("id = 42")
-    assert frame.count() == 1
-    listed_roots = [root for roots in session_state(spark).listings._entries for root in roots]
-    assert any(lake in root for root in listed_roots)
-    assert session_state(other) is not session_state(spark)
-    assert not session_state(other).listings._entries
-    assert zs.prune(other.read.parquet(lake)).where("id = 142").count() == 1
 
 
 def test_sessions_of_one_application_scan_with_their_own_keys(spark, tmp_path):

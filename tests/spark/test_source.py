@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Row
 from support import spark_data
 from support.seams import set_constant
+from support.spark_data import rows
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -30,15 +31,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def oracle(spark, folder):
-    """Read with Spark itself, without its pushdown, which would lose rows."""
-    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
-    yield spark.read.parquet(folder)
-    spark.conf.unset("spark.sql.parquet.filterPushdown")
-
-
-def rows(frame):
-    return sorted(map(repr, frame.collect()))
+def oracle(spark, folder, no_pushdown):
+    """Read with Spark itself."""
+    return spark.read.parquet(folder)
 
 
 def load(path, **options):

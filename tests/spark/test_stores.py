@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from support.seams import set_constant
-from support.spark_data import files_read
+from support.spark_data import enabled, files_read
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -21,8 +21,6 @@ from zonebloom.spark.load import Load, ScanRequest
 from zonebloom.spark.managed_indices import SYSTEM_PATH
 from zonebloom.spark.session_state import session_state
 from zonebloom.storage import paths
-from zonebloom.storage.object_store import s3_options
-from zonebloom.storage.s3a import s3_filesystem, used_settings
 
 SECRET = "SECRET-of-the-session"
 FILES, ROWS = 4, 200
@@ -40,7 +38,7 @@ def store():
 
 
 @pytest.fixture
-def bucket(spark, store, tmp_path, monkeypatch):
+def bucket(spark, conf, store, tmp_path, monkeypatch):
     """Make a bucket whose location only the session's settings tell. Spark reads a local copy.
 
     Spark's jars lack Hadoop's S3 client, so a mount table maps the bucket to the copy in the JVM.
@@ -78,11 +76,8 @@ def bucket(spark, store, tmp_path, monkeypatch):
         SYSTEM_PATH: f"s3a://{name}/records",
     }
     for key, value in settings.items():
-        spark.conf.set(key, value)
+        conf.set(key, value)
     yield s3, name
-    for key in settings:
-        spark.conf.unset(key)
-    zs.disable(spark)
     session_state(spark).source = None
 
 
@@ -110,11 +105,10 @@ def test_a_table_on_a_store_is_indexed_and_queried(spark, bucket, capfd):
         zs.prune(spark.read.parquet(path)).where("id = 7"),
         zs.prune(spark.read.parquet(path).where("id = 7")),
     ]
-    zs.enable(spark)
-    frames.append(spark.read.parquet(path).where("id = 7 AND id > 0"))
-    for frame in frames[1:]:
-        assert [row.id for row in frame.collect()] == [7] and files_read(frame) == [1]
-    zs.disable(spark)
+    with enabled(spark):
+        frames.append(spark.read.parquet(path).where("id = 7 AND id > 0"))
+        for frame in frames[1:]:
+            assert [row.id for row in frame.collect()] == [7] and files_read(frame) == [1]
 
     keys = spark.createDataFrame([(5,), (10_000,)], "id bigint")
     tagged = {row.id: row.path for row in zs.tag_location(keys, path, "id").collect()}
@@ -147,53 +141,6 @@ def test_errors_about_settings_contain_no_secrets(spark, bucket):
         zb.dataset(f"s3a://{name}/lake")
     error = caught.value
     assert SECRET not in "".join(traceback.format_exception(error)) + repr(error)
-
-
-@pytest.mark.parametrize(
-    ("settings", "options"),
-    [
-        ({}, None),
-        ({"aws.credentials.provider": "a.TemporaryAWSCredentialsProvider, b.Other"}, None),
-        ({"assumed.role.sts.endpoint": "https://sts.x.y", "secret.key": "s"}, None),
-        ({"assumed.role.sts.endpoint.region": "eu-west-1"}, None),
-        ({"my.access.key": "k", "access.key": " "}, None),
-        (
-            {"access.key": "k", "secret.key": "s", "endpoint.region": "eu-west-1"},
-            {"access_key": "k", "secret_key": "s", "region": "eu-west-1"},
-        ),
-        (
-            {"access.key": "k", "secret.key": "s", "session.token": "t", "endpoint": "https://x.y"},
-            {"session_token": "t", "endpoint_override": "x.y", "scheme": "https"},
-        ),
-        (
-            {
-                **{"access.key": "k", "secret.key": "s", "bucket.b.secret.key": "own"},
-                **{"endpoint": "s3.eu-west-1.amazonaws.com", "path.style.access": "false"},
-            },
-            {"secret_key": "own", "region": "eu-west-1", "endpoint_override": ""},
-        ),
-        (
-            {
-                "aws.credentials.provider": "org.example.s3a.AnonymousAWSCredentialsProvider",
-                "endpoint": "store:9000",
-                "connection.ssl.enabled": "false",
-            },
-            {"anonymous": True, "scheme": "http", "force_virtual_addressing": True},
-        ),
-        (
-            {"endpoint": "http://127.0.0.1:9000"},
-            {"endpoint_override": "127.0.0.1:9000", "force_virtual_addressing": False},
-        ),
-    ],
-)
-def test_settings_of_a_bucket_are_used(settings, options):
-    defaults = {"connection.ssl.enabled": "true", "path.style.access": "false", "endpoint": ""}
-    filesystem = s3_filesystem(used_settings({**defaults, **settings}), "b")
-    if options is None:
-        assert filesystem is None and used_settings({**defaults, **settings}) == {}
-        return
-    result = s3_options(filesystem)
-    assert {key: result[key] for key in options} == options
 
 
 PLACES = [
@@ -244,18 +191,6 @@ def test_dbfs_is_read_where_it_is_mounted(spark, tmp_path, monkeypatch):
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     assert zb.dataset("dbfs:/a.parquet").count_rows() == 2
     assert Load(ScanRequest("dbfs:/a.parquet"), spark).dataset.count_rows() == 2
-
-
-def test_an_encrypted_index_on_a_store_is_used(spark, tmp_path):
-    pytest.importorskip("cryptography")
-    for number in range(3):
-        pq.write_table(pa.table({"id": [number, number + 10]}), tmp_path / f"{number}.parquet")
-    keys = zb.Encryption("a", {"a": b"0" * 32})
-    zb.dataset(tmp_path, encryption=keys).create_scalar_index("id", spark=False)
-    zs.enable(spark, encryption=keys)
-    frame = spark.read.parquet(str(tmp_path)).where("id = 1")
-    assert [row.id for row in frame.collect()] == [1] and files_read(frame) == [1]
-    zs.disable(spark)
 
 
 def test_a_path_with_credentials_is_not_recorded(spark):

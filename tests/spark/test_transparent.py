@@ -19,10 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from support import spark_data
 from support.helpers import cases
-from support.spark_data import files_read, settings
+from support.spark_data import enabled, files_read, rows, settings
 
 import zonebloom as zb
-import zonebloom.spark as zs
 from zonebloom.errors import StaleIndexWarning
 
 FILES, ROWS = 6, 60
@@ -217,10 +216,6 @@ def drawn(dice: random.Random):
     return from_frames, f"{form}: {p} | {q}"
 
 
-def rows(frame):
-    return sorted(map(repr, frame.collect()))
-
-
 @pytest.fixture(scope="module")
 def lakes(spark, tmp_path_factory):
     path = tmp_path_factory.mktemp("transparent")
@@ -261,14 +256,10 @@ def test_an_enabled_session_returns_the_rows_of_a_disabled_one(spark, lakes, mom
             except PySparkException:
                 # Spark refuses this query too.
                 continue
-            zs.enable(spark)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", StaleIndexWarning)
-                    on = query(spark, one.name, other.name)
-                    result = rows(on)
-            finally:
-                zs.disable(spark)
+            with enabled(spark), warnings.catch_warnings():
+                warnings.simplefilter("ignore", StaleIndexWarning)
+                on = query(spark, one.name, other.name)
+                result = rows(on)
         case = f"{MOMENTS[moment]}, {one.kind} and {other.kind}, adaptive {adaptive}: {query_text}"
         assert result == wanted, case
         counts = {"on": sum(files_read(on)), "off": sum(files_read(off))}

@@ -126,32 +126,24 @@ def test_vectors_are_read_as_by_spark(spark, tmp_path):
     same(spark, str(tmp_path / "lake"))
 
 
-def test_int96_timestamps_are_read_as_by_spark(spark, tmp_path):
+def test_int96_timestamps_are_read_as_by_spark(spark, conf, tmp_path):
     path = str(tmp_path / "t")
-    old = spark.conf.get("spark.sql.parquet.outputTimestampType")
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
-    try:
-        spark.sql("""SELECT id, CASE id WHEN 0 THEN TIMESTAMP'1650-01-01 00:00:00.123456Z'
-            WHEN 1 THEN TIMESTAMP'2500-07-01 00:00:00Z' WHEN 2 THEN NULL
-            ELSE timestamp_micros(id * 1234567890) END AS moment FROM range(40)""").write.option(
-            "spark.sql.parquet.int96RebaseModeInWrite", "CORRECTED"
-        ).parquet(path)
-    finally:
-        spark.conf.set("spark.sql.parquet.outputTimestampType", old)
+    conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    conf.set("spark.sql.parquet.int96RebaseModeInWrite", "CORRECTED")
+    spark.sql("""SELECT id, CASE id WHEN 0 THEN TIMESTAMP'1650-01-01 00:00:00.123456Z'
+        WHEN 1 THEN TIMESTAMP'2500-07-01 00:00:00Z' WHEN 2 THEN NULL
+        ELSE timestamp_micros(id * 1234567890) END AS moment FROM range(40)""").write.parquet(path)
     result = same(spark, path)
     assert result.schema["moment"].dataType == st.TimestampType()
     text = "moment = TIMESTAMP'2500-07-01 00:00:00Z' AND id = 1"
     assert zs.scan(spark, path, text).count() == 1
 
 
-def test_times_of_day_are_read_as_by_spark(spark, tmp_path):
+def test_times_of_day_are_read_as_by_spark(spark, conf, tmp_path):
     table = pa.table({"at": pa.array([datetime.time(1, 2, 3, 4), None], pa.time64("us"))})
     pq.write_table(table, tmp_path / "a.parquet")
-    spark.conf.set("spark.sql.timeType.enabled", "true")
-    try:
-        same(spark, str(tmp_path))
-    finally:
-        spark.conf.unset("spark.sql.timeType.enabled")
+    conf.set("spark.sql.timeType.enabled", "true")
+    same(spark, str(tmp_path))
 
 
 def test_nanoseconds_are_refused_but_may_be_left_out(spark, tmp_path):

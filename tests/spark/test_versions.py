@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import types as st
 from support import spark_data
 from support.joined import explain_join
+from support.spark_data import enabled, rows
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -25,24 +26,14 @@ from zonebloom.spark import versions
 needs_python_sources = pytest.mark.xfail(
     not versions.HAS_PYTHON_SOURCES, raises=EngineError, strict=True, reason="needs Spark 4"
 )
+pytestmark = pytest.mark.usefixtures("no_pushdown")
 NUM_FILES = 3
 NUM_CONDITIONS = 25
-
-
-def rows(frame):
-    return sorted(map(repr, frame.collect()))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return spark_data.write(tmp_path_factory.mktemp("versions") / "lake", NUM_FILES)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sound_reader(spark):
-    """Disable Spark's own pushdown into Parquet, which loses rows with NaN and -0.0."""
-    with spark_data.settings(spark, **{"spark.sql.parquet.filterPushdown": "false"}):
-        yield
 
 
 def conditions(spark, folder):
@@ -62,13 +53,10 @@ def test_enabled_and_pruned_frames_have_the_rows_of_spark(spark, folder, ansi):
     with spark_data.settings(spark, **{"spark.sql.ansi.enabled": ansi}):
         num_skipped = num_conditions = 0
         for text, expected in list(conditions(spark, folder)):
-            zs.enable(spark)
-            try:
-                enabled = spark.read.parquet(folder).where(text).select("row")
-                assert rows(enabled) == expected, text
-                plan = zs.explain(enabled)
-            finally:
-                zs.disable(spark)
+            with enabled(spark):
+                frame = spark.read.parquet(folder).where(text).select("row")
+                assert rows(frame) == expected, text
+                plan = zs.explain(frame)
             pruned = zs.prune(spark.read.parquet(folder)).where(text).select("row")
             assert rows(pruned) == expected, text
             num_conditions += 1
