@@ -1,4 +1,4 @@
-"""Compare the MessagePack of Polars expressions with their JSON."""
+"""Read the forms of serialized expressions of Polars and PyArrow, also of other versions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from support.seams import replace_function
 
+import zonebloom as zb
+from zonebloom.predicates import arrow_form as module
 from zonebloom.predicates.polars_expression import unpack
 
 C = pl.col
@@ -51,3 +56,37 @@ def test_the_tree_of_messagepack_is_that_of_json(expr):
 def test_bytes_that_are_not_one_value_are_refused(data):
     with pytest.raises(ValueError, match="byte"):
         unpack(data)
+
+
+GOOD = [("call", "equal"), ("field_ref", "i64"), ("literal", "0"), ("end", "equal")]
+MALFORMED = [
+    [],
+    GOOD[:3],
+    GOOD + GOOD,
+    [*GOOD[:3], ("end", "less")],
+    [GOOD[0], ("novelty", "x"), *GOOD[1:]],
+    [GOOD[0], GOOD[1], ("literal", "7"), GOOD[3]],
+    [GOOD[0], ("nested_field_ref", "-1"), *GOOD[1:]],
+    [GOOD[0], ("options", "0"), *GOOD[1:]],
+    [("call", "cast"), GOOD[1], ("end", "cast")],
+]
+
+
+@pytest.mark.parametrize("entries", MALFORMED, ids=str)
+def test_layout_of_another_pyarrow_version_is_unknown(monkeypatch, entries):
+    replace_function(monkeypatch, module, "_schema_entries", lambda schema: list(entries))
+    # Bypass the cache of parsed schema messages.
+    replace_function(
+        monkeypatch, module, "_parse_schema_message", module._parse_schema_message.__wrapped__
+    )
+    ds = zb.dataset(pa.table({"i64": [0, 5]}))
+    ds.create_scalar_index("i64", number_of_items=1, spark=False)
+    assert len(ds.search(pc.field("i64") == 5).at_most) == 2
+    assert "cannot be parsed" in ds.scanner(filter=pc.field("i64") == 5).explain_plan()
+
+
+def test_the_expression_layout_of_this_pyarrow_is_known():
+    with pa.ipc.open_file((pc.field("i64") == 5).__reduce__()[1][0]) as reader:
+        row = reader.get_batch(0)
+    assert module._schema_entries(row.schema) == GOOD
+    assert module.read_expression(pc.field("i64") == 5)[:2] == (GOOD, row)
