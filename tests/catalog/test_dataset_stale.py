@@ -32,7 +32,6 @@ from support.seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
 
 ROWS = 100
@@ -541,14 +540,15 @@ def test_the_index_of_a_deleted_dataset_is_replaced(sharing, tmp_path: Path):
 
 def test_an_index_that_another_dataset_builds_meanwhile_is_not_replaced(sharing, monkeypatch):
     ds = sharing("b")
-    commit = Catalog.commit
+    catalog = ds.opened.catalog
+    commit = catalog.commit
 
-    def overtaken(catalog, change):
-        replace_function(monkeypatch, Catalog, "commit", commit)
+    def overtaken(change):
+        replace_function(monkeypatch, catalog, "commit", commit)
         sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
-        return catalog.commit(change)
+        return commit(change)
 
-    replace_function(monkeypatch, Catalog, "commit", overtaken)
+    replace_function(monkeypatch, catalog, "commit", overtaken)
     with pytest.raises(errors.CatalogError):
         ds.create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("a")) == {"id_idx": 2}

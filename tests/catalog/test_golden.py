@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
+from support.e2e_helpers import merge_segments
 from support.helpers import GOLDEN, GOLDEN_KEYS, copy_golden
 
 import zonebloom as zb
-from zonebloom.building.segments import compact_indices
 from zonebloom.catalog.versions import decode_listing
 from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.index.zone_map.table import read_zone_map
@@ -99,7 +99,7 @@ def test_it_is_extended_and_merged(opened):
     ds = open_dataset()
     ds.drop_index("id_idx")
     ds.create_scalar_index("id", number_of_items=100, spark=False)
-    compact_indices(ds.opened.catalog, NAMES, everything=True)
+    merge_segments(ds, NAMES)
     ds = open_dataset()
     assert {index.num_segments for index in ds.describe_indices()} == {1}
     assert_used_and_right(folder, ds)

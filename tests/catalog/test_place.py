@@ -15,11 +15,9 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from support.helpers import copy_dataset, without_privileges
+from support.helpers import copy_dataset, index_folder, without_privileges
 
 import zonebloom as zb
-from zonebloom.catalog.place import default_index_folder
-from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     CatalogError,
     ZoneBloomWarning,
@@ -162,7 +160,7 @@ def test_a_partition_has_its_index_outside_the_whole_dataset(tmp_path):
 
 def test_stores_keep_buckets_apart_and_local_roots_inside():
     def place(root: str, filesystem: pafs.FileSystem = LOCAL) -> str:
-        return default_index_folder(filesystem, root)
+        return index_folder(root, filesystem).as_posix()
 
     s3 = pafs.S3FileSystem(region="eu-west-1", anonymous=True)
     assert place("bucket/a", s3) == "bucket/_zonebloom/a"
@@ -218,7 +216,6 @@ def test_a_catalog_is_relative_to_the_data(lake):
     build(zb.dataset(lake))
     (document,) = (lake.parent / "_zonebloom" / "logs" / "versions").glob("*.json")
     assert str(lake) not in document.read_text()
-    assert set(Catalog(LOCAL, str(lake.parent / "_zonebloom" / "logs")).latest().fragments) == {
-        f"{number}.parquet" for number in range(FILES)
-    }
+    keys = {f"{number}.parquet" for number in range(FILES)}
+    assert set(zb.dataset(lake).opened.version.fragments) == keys
     assert json.loads(document.read_text())["content"]["version"] == 1

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from support.e2e_helpers import merge_segments
 from support.helpers import index_folder
+from support.limits import set_limit
 from support.seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.building import segments
-from zonebloom.building.segments import compact_indices
 from zonebloom.index.hash import writer
 from zonebloom.index.hash.table import HashTable
 
@@ -102,7 +102,7 @@ def test_an_index_prunes_and_can_be_validated(folder):
 
 
 def test_appended_changed_and_removed_files_are_refreshed(folder, monkeypatch):
-    set_constant(monkeypatch, segments, "_MANY_SEGMENTS", 2)
+    set_limit(monkeypatch, "segments that are merged", 2)
     for number in range(NUM_FILES, 8):
         append_file(folder, number)
         (refreshed,) = zb.dataset(folder).optimize.optimize_indices(spark=False)
@@ -117,7 +117,7 @@ def test_appended_changed_and_removed_files_are_refreshed(folder, monkeypatch):
         assert_finds_all_rows(zb.dataset(folder), rows)
     zb.dataset(folder).optimize.optimize_indices(spark=False)
     assert_finds_all_rows(zb.dataset(folder), rows)
-    compact_indices(zb.dataset(folder).opened.catalog, ["id_idx"], everything=True)
+    merge_segments(zb.dataset(folder), ["id_idx"])
     ds = zb.dataset(folder)
     assert len(ds.opened.version.indices["id_idx"].segments) == 1
     ds.vacuum(timedelta(0))
@@ -165,6 +165,6 @@ def test_damage_is_not_merged(folder):
     flip_a_bit(path)
     ds = zb.dataset(folder)
     with pytest.raises(errors.CorruptIndex, match=r"hash\.buckets"):
-        compact_indices(ds.opened.catalog, ["id_idx"], everything=True)
+        merge_segments(ds, ["id_idx"])
     with pytest.warns(errors.IndexNotUsedWarning):
         assert_finds_all_rows(zb.dataset(folder), rows_of(range(NUM_FILES + 1)))

@@ -17,10 +17,10 @@ from support.e2e_helpers import (
     write_files,
 )
 from support.helpers import index_folder
-from support.seams import replace_function, set_constant
+from support.limits import set_limit
+from support.seams import replace_function
 
 import zonebloom as zb
-from zonebloom.building import segments
 from zonebloom.catalog.model import VERSIONS
 from zonebloom.errors import (
     IndexExists,
@@ -102,7 +102,7 @@ def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
 
 
 def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypatch):
-    set_constant(monkeypatch, segments, "_MANY_SEGMENTS", 1)
+    set_limit(monkeypatch, "segments that are merged", 1)
     build(folder, "BLOOMFILTER", ["id"], fold=False)
     for number in range(4, 32):
         pq.write_table(part(number), folder / f"part-{number:03d}.parquet")

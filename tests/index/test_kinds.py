@@ -7,11 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.e2e_helpers import merge_segments
 from support.helpers import index_folder, rewrite_document
+from support.limits import set_limit
 
 import zonebloom as zb
 from zonebloom import errors, plots
-from zonebloom.building.segments import compact_indices
 
 ROWS = 200
 
@@ -66,7 +67,7 @@ def test_a_refresh_leaves_an_index_of_an_unknown_kind_as_it_is(newer):
     assert "'TRIE'" in unknown.problem
     with pytest.raises(errors.UnknownIndexKind):
         ds.optimize.optimize_indices(index_names=["id_idx"], spark=False)
-    compact_indices(ds.opened.catalog, ["id_idx", "row_idx"], everything=True)
+    merge_segments(ds, ["id_idx", "row_idx"])
     assert zb.dataset(newer).opened.version.indices["id_idx"] == before
     ds.drop_index("id_idx")
     assert [index.name for index in ds.describe_indices()] == ["row_idx"]
@@ -99,11 +100,7 @@ def test_indices_of_all_kinds_answer_together(folder):
 
 
 def test_a_bloom_index_of_many_rows_recommends_a_hash_index(folder, monkeypatch):
-    from support.seams import set_constant
-
-    from zonebloom.facade import indices
-
-    set_constant(monkeypatch, indices, "_MANY_ROWS", 3 * ROWS - 1)
+    set_limit(monkeypatch, "rows of a large table", 3 * ROWS - 1)
     ds = zb.dataset(folder)
     with pytest.warns(errors.ZoneBloomWarning, match=r"filters for 600 rows.*index_type=\"HASH\""):
         ds.create_scalar_index("id", spark=False)

@@ -15,14 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
+from support.e2e_helpers import merge_segments
 from support.ordered_values import TYPES, VALUES, column
 from support.predicate_oracle import ORDER, exact
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.base.version import with_format_version
-from zonebloom.building.segments import compact_indices
 from zonebloom.exchange.lance import commit_to_lance, from_lance
+from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.index.zone_map.table import ZoneMapTable, read_zone_map, zone_map_schema
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, Not
 from zonebloom.values.normal_types import hashed_values
@@ -203,7 +204,7 @@ def test_an_index_is_refreshed_merged_validated_and_described(folder):
     ds.optimize.optimize_indices(spark=False)
     assert ds.count_rows(filter) == 100
     assert len(ds.search(filter).at_most) == 100
-    compact_indices(ds.opened.catalog, ["ts_idx"], everything=True)
+    merge_segments(ds, ["ts_idx"])
     ds = zb.dataset(folder)
     assert len(ds.opened.version.indices["ts_idx"].segments) == 1
     assert len(ds.search(filter).at_most) == 100
@@ -326,3 +327,14 @@ def test_literals_between_the_values_of_a_column_lose_no_zone(compare, literal):
     filter = compare(pc.field("x"), literal)
     assert ds.to_table(filter=filter)["x"].to_pylist() == expected
     assert len(ds.search(filter).at_most) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [(0.9, []), (1.0, [0, 1]), (2.0, [0, 1]), (2.1, []), (math.nan, [1]), (None, [])],
+)
+def test_a_file_may_hold_keys_between_its_bounds_and_nan(key, expected):
+    """Joins of Spark take NaN for equal to NaN."""
+    least, greatest = pa.array([1.0, 1.0]), pa.array([2.0, 2.0])
+    bounds = ZoneBounds(least, greatest, np.zeros(2), np.array([0, 1]), np.full(2, 5))
+    assert np.flatnonzero(bounds.may_hold(pa.array([key, None], pa.float64()))).tolist() == expected

@@ -16,16 +16,11 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import support.e2e_helpers as e2e
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyarrow import feather
-from support.seams import set_constant
+from support.limits import compare_all_rows
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index.zone_map.bounds import ZoneBounds
-from zonebloom.parquet import key_tests as narrow
-from zonebloom.scan import locate as module
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)
@@ -127,9 +122,7 @@ def assert_files(ds, columns, keys, result, plain_keys):
 def number_of_keys(request, monkeypatch):
     """Return few keys, which select zones, or so many that all rows are compared with them."""
     if request.param == "many keys":
-        set_constant(monkeypatch, module, "MAX_SEARCHED_KEYS", 1)
-        set_constant(monkeypatch, narrow, "_MAX_SINGLE_KEYS", 1)
-        set_constant(monkeypatch, narrow, "_MAX_IN_SET", 1)
+        compare_all_rows(monkeypatch)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,45 +149,6 @@ def test_locate_finds_keys_of_every_type(tmp_path, number_of_keys, kind, index):
     # Positive and negative zero are the same key.
     plain_keys = [0.0 if key == (0.0,) else key for key in as_stored]
     assert_files(ds, "key", given_keys, result, plain_keys)
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_locate_finds_keys_of_several_columns(tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("locate")
-    numbers = st.one_of(st.none(), st.integers(-2, 2))
-    texts = st.one_of(st.none(), st.sampled_from(["", "a", "b"]))
-    rows = st.tuples(numbers, texts, st.sampled_from([0.0, -0.0, NAN, None]))
-    tables = []
-    for number in range(2):
-        key_rows = data.draw(st.lists(rows, min_size=1, max_size=25))
-        columns = dict(zip("abc", map(list, zip(*key_rows, strict=True)), strict=True))
-        types = (pa.int32(), pa.string(), pa.float64())
-        arrays = [pa.array(columns[name], kind) for name, kind in zip("abc", types, strict=True)]
-        inner = pa.StructArray.from_arrays(arrays[:1], ["in"])
-        tables.append(pa.table([*arrays, inner], names=["a", "b", "c", "s"]))
-        pq.write_table(tables[-1], folder / f"{number}.parquet", row_group_size=7)
-    ds = zb.dataset(folder)
-    for name in data.draw(st.sets(st.sampled_from(["a", "b", "c", "s.in"]))):
-        e2e.build(ds, name, number_of_items=3, global_filter=data.draw(st.booleans()))
-    names = data.draw(st.permutations(["a", "b", "c"]))[: data.draw(st.integers(1, 3))]
-    key_rows = data.draw(st.lists(rows, max_size=12))
-    keys = [tuple(row["abc".index(name)] for name in names) for row in key_rows]
-    columns = {
-        name: pa.array([key[position] for key in keys], tables[0].schema.field(name).type)
-        for position, name in enumerate(names)
-    }
-    with pytest.MonkeyPatch.context() as patched:
-        if data.draw(st.booleans()):
-            set_constant(patched, module, "MAX_SEARCHED_KEYS", 1)
-            set_constant(patched, narrow, "_MAX_SINGLE_KEYS", 1)
-            set_constant(patched, narrow, "_MAX_IN_SET", 1)
-        result = answers(ds, names, pa.table(columns))
-        assert result == expected(tables, names, keys)
-        assert answers(ds, names, columns) == result
-        assert_files(ds, names, columns, result, keys)
-        if names == ["a"]:
-            assert answers(ds, "s.in", columns["a"]) == result
 
 
 def test_locate_finds_keys_with_partition_columns(tmp_path, number_of_keys):
@@ -400,17 +354,6 @@ def test_global_filter_excludes_all_of_many_keys(tmp_path):
     for first in (absent, pa.array([5] * 20_000)):
         result = ds.locate(["a", "b"], {"a": first, "b": absent})
         assert result.num_rows == result["row"].null_count == 20_000
-
-
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [(0.9, []), (1.0, [0, 1]), (2.0, [0, 1]), (2.1, []), (NAN, [1]), (None, [])],
-)
-def test_a_file_may_hold_keys_between_its_bounds_and_nan(key, expected):
-    """Joins of Spark take NaN for equal to NaN."""
-    least, greatest = pa.array([1.0, 1.0]), pa.array([2.0, 2.0])
-    bounds = ZoneBounds(least, greatest, np.zeros(2), np.array([0, 1]), np.full(2, 5))
-    assert np.flatnonzero(bounds.may_hold(pa.array([key, None], pa.float64()))).tolist() == expected
 
 
 def test_rows_with_a_null_or_another_value_hold_no_key_of_several_columns():

@@ -16,12 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
 from support.e2e_helpers import build, numbered, plain_dataset
-from support.seams import replace_function, set_constant
+from support.limits import number_keys_without_kernels, set_limit
 
 import zonebloom as zb
-from zonebloom.index import key_search
-from zonebloom.parquet import key_tests
-from zonebloom.scan import execute, key_numbers, lookup
 
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.nan, math.inf, None])
 MOMENTS = st.sampled_from(
@@ -66,13 +63,11 @@ def pairs(table: pa.Table) -> list[tuple[int, int]]:
 
 def use_many_keys_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let lookups of few keys and rows take the ways of many: kernels, batches and threads."""
-    from zonebloom.parquet import leaf_reader
-
-    set_constant(monkeypatch, key_numbers, "_MIN_THREADED_VALUES", 1)
-    set_constant(monkeypatch, execute, "_MIN_THREADED_ROWS", 1)
-    set_constant(monkeypatch, key_search, "_SAMPLE_KEYS", 1)
-    set_constant(monkeypatch, key_tests, "_MAX_SINGLE_KEYS", 1)
-    set_constant(monkeypatch, leaf_reader, "_BATCH_ROWS", 8)
+    set_limit(monkeypatch, "values that one thread numbers", 1)
+    set_limit(monkeypatch, "rows that one thread reads", 1)
+    set_limit(monkeypatch, "keys of a sample", 1)
+    set_limit(monkeypatch, "keys that are compared one by one", 1)
+    set_limit(monkeypatch, "rows that are decoded together", 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,8 +104,7 @@ def test_lookup_finds_random_keys(
         if data.draw(st.booleans()):
             use_many_keys_and_threads(patched)
         if data.draw(st.booleans()):
-            # A process that has not loaded kernels numbers few keys without them.
-            replace_function(patched, lookup.ColumnKeys, "_number_keys", lambda self: None)
+            number_keys_without_kernels(patched)
         table = ds.lookup("key", given_keys, nulls=nulls)
     assert table.schema == pa.schema(
         [pa.field("key_index", pa.int64(), nullable=False), *ds.schema]

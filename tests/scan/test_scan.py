@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ from support.e2e_helpers import (
     plain_dataset,
     write_files,
 )
-from support.seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.scan.scanner import Scanner
 
 ROWS, FILES = 1000, 3
 
@@ -344,14 +341,3 @@ def test_error_names_a_file_deleted_during_a_scan(tmp_path: Path):
     (tmp_path / "part-000.parquet").unlink()
     with pytest.raises(errors.FragmentUnreadable, match=r"part-000\.parquet"):
         scanner.to_table()
-
-
-def test_the_seconds_of_an_analysis_include_the_search(monkeypatch, ds):
-    plan = Scanner._plan
-
-    def plan_slowly(scanner: Scanner, **options: Any) -> Any:
-        time.sleep(0.1)
-        return plan(scanner, **options)
-
-    replace_function(monkeypatch, Scanner, "_plan", plan_slowly)
-    assert ds.scanner(filter="id = -1").analyze_plan().stats.seconds >= 0.1

@@ -17,11 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.e2e_helpers import build
-from support.seams import set_constant
+from support.limits import set_limit
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.scan import ordering
 
 # One file of the dataset is not indexed.
 pytestmark = pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
@@ -123,7 +122,7 @@ def test_rows_are_those_of_duckdb(
         columns, filter, order_by=order_by or None, offset=offset, limit=limit, batch_size=70
     )
     with pytest.MonkeyPatch.context() as patch:
-        set_constant(patch, ordering, "_MIN_COLLECTED_ROWS", collected)
+        set_limit(patch, "rows that are sorted in batches", collected)
         rows = scan.to_table()
     assert rows["id"].to_pylist() == expected_rows(table, filter, order_by, offset, limit)
     names = table.schema.names if columns is None else list(columns)

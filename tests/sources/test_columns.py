@@ -6,22 +6,12 @@ import os
 import tempfile
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from support.helpers import without_privileges
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.sources.column_batches import ColumnsReader
-
-LOCAL = pafs.LocalFileSystem()
-
-
-def values_of(reader: ColumnsReader, split: bool = False) -> list:
-    return [
-        v for run in reader.runs(split) for (batch,) in reader.read(run) for v in batch.to_pylist()
-    ]
 
 
 def test_a_file_without_permission_is_not_to_be_removed():

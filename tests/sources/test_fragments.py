@@ -13,7 +13,11 @@ from support.e2e_helpers import numbered, write_files
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.sources.discovery import discover_source
+
+
+def discover_source(source, **options):
+    """Return the files that a dataset finds."""
+    return zb.dataset(source, **options).opened.source
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from support.helpers import index_folder, without_privileges
 
 import zonebloom as zb
-from zonebloom.base.row_ranges import RowRanges, by_fragment
+from zonebloom import RowRanges
+from zonebloom.base.row_ranges import by_fragment
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.zone_bloom.rows import RowTable
 
@@ -67,6 +68,13 @@ def plain_dataset(folder: Path, rows: int = 1000, files: int = 3, **options: Any
         )
     write_files(folder, tables, **options)
     return folder
+
+
+def merge_segments(ds: zb.Dataset, names: Sequence[str]) -> None:
+    """Merge all segments of some indices, which a refresh does when there are many."""
+    from zonebloom.building.segments import compact_indices
+
+    compact_indices(ds.opened.catalog, names, everything=True)
 
 
 def build(ds: zb.Dataset, column: str, **options: Any) -> None:

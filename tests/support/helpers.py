@@ -136,15 +136,45 @@ def hashes_of(values: list[bytes]) -> np.ndarray:
     return np.array([xxh64(data) for data in values], dtype=np.uint64)
 
 
+# The constants of XXH64.
+PRIMES = (
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)
+
+
+def inverse(odd: int) -> np.uint64:
+    """Return the number whose product with an odd number is 1, modulo 2**64."""
+    return np.uint64(pow(odd, -1, 1 << 64))
+
+
+def words_with_hashes(hashes: np.ndarray) -> np.ndarray:
+    """Return the eight bytes, as uint64, that have each XXH64: its steps, undone from the last."""
+
+    def rotate_right(words: np.ndarray, bits: int) -> np.ndarray:
+        return (words >> np.uint64(bits)) | (words << np.uint64(64 - bits))
+
+    words = (hashes ^ (hashes >> np.uint64(32))) * inverse(PRIMES[2])
+    words = (words ^ (words >> np.uint64(29)) ^ (words >> np.uint64(58))) * inverse(PRIMES[1])
+    words = words ^ (words >> np.uint64(33))
+    words = rotate_right((words - np.uint64(PRIMES[3])) * inverse(PRIMES[0]), 27)
+    words = (words ^ np.uint64(PRIMES[4] + 8)) * inverse(PRIMES[0])
+    return rotate_right(words, 31) * inverse(PRIMES[1])
+
+
 def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
     """Return the bytes of a filter of all values except None, by the rules of the format."""
     return filter_of(num_blocks, [value for value in values if value is not None])
 
 
-def index_folder(data: str | os.PathLike[str]) -> Path:
-    """Return the index folder of a local data folder. The index folder may not exist yet."""
-    filesystem, root = pafs.LocalFileSystem(), os.path.abspath(data)
-    return Path(default_index_folder(filesystem, root))
+def index_folder(data: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None) -> Path:
+    """Return the index folder of a data folder. The index folder may not exist yet."""
+    if filesystem is not None:
+        return Path(default_index_folder(filesystem, str(data)))
+    return Path(default_index_folder(pafs.LocalFileSystem(), os.path.abspath(data)))
 
 
 def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
@@ -175,6 +205,13 @@ def run_python(code: str, /, *arguments: object, **environment: str) -> str:
     )
     assert process.returncode == 0, process.stderr
     return process.stdout
+
+
+def run_command(*arguments: object) -> int:
+    """Run a command of ``zonebloom`` in this process. Return its exit code."""
+    from zonebloom.cli.main import main
+
+    return main([str(argument) for argument in arguments])
 
 
 def rewrite_document(path: Path, change: Callable[[Any], Any]) -> None:

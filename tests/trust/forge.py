@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import xxhash
+from support.e2e_helpers import merge_segments
 from support.helpers import index_folder
 from trust.report import Report
 from trust.small import (
@@ -39,7 +40,6 @@ from trust.small import (
 )
 
 import zonebloom as zb
-from zonebloom.building.segments import compact_indices
 from zonebloom.storage.encryption import FileCipher
 
 KEYS = zb.Encryption("key", {"key": bytes(32)})
@@ -311,7 +311,7 @@ def changes(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
     optimize = partial(ds.optimize.optimize_indices, spark=False)
     yield "optimize_indices", optimize
     names = [index.name for index in ds.describe_indices()]
-    yield "merge", partial(compact_indices, ds.opened.catalog, names, everything=True)
+    yield "merge", partial(merge_segments, ds, names)
     yield "repair", partial(optimize, repair=True)
     yield "adopt_index", ds.adopt_index
     yield "drop_index", partial(ds.drop_index, "twin_idx")

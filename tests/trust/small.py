@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from support.e2e_helpers import numbered
+from support.e2e_helpers import merge_segments, numbered
 from support.helpers import copy_dataset, index_folder
 
 import zonebloom as zb
-from zonebloom.building.segments import compact_indices
 
 ROWS = 120
 # Filters for keys that are present, absent, in two files or null, and the rows that match.
@@ -150,7 +149,7 @@ def write_anew(ds: zb.Dataset, operation: str) -> None:
             ds.optimize.optimize_indices(spark=False)
         case "merge":
             names = [index.name for index in ds.describe_indices()]
-            compact_indices(ds.opened.catalog, names, everything=True)
+            merge_segments(ds, names)
         case "drop":
             ds.drop_index("id_idx")
         case "vacuum":
