@@ -18,7 +18,8 @@ import pyarrow.fs as pafs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.helpers import cases, without_thread, xxh64
+from support.hash_reader import HashFile
+from support.helpers import cases, without_thread, words_with_hashes, xxh64
 from support.seams import set_constant
 
 from zonebloom.index.hash import plan, table, writer
@@ -146,6 +147,21 @@ def assert_right(opened: HashTable, rows: Rows, hashes: np.ndarray) -> None:
     opened.verify()
 
 
+def assert_reads_alike(opened: HashTable, rows: Rows) -> None:
+    """Compare the file with the rows, by the reader that follows docs/format.md."""
+    file = HashFile(Path(opened.path).read_bytes())
+    shift = 64 - opened.shape.hash_bits
+    pairs = zip(rows.hashes.tolist(), rows.row_zones.tolist(), strict=True)
+    assert file.pairs() == {(hashed >> shift, zone) for hashed, zone in pairs}
+    assert file.zones_with_null == set(rows.null_zones)
+    sizes = [values.size for values, _ in rows.fragments]
+    assert file.runs == [
+        (fragment_id(number), 0, -(-size // rows.items), size)
+        for number, size in enumerate(sizes)
+        if size
+    ]
+
+
 def random_hashes(source: np.random.Generator, count: int) -> np.ndarray:
     return source.integers(0, 1 << 64, count, dtype=np.uint64)
 
@@ -223,6 +239,7 @@ def test_lookups_find_exactly_the_zones_of_brute_force(rows, probability, step, 
     with tempfile.TemporaryDirectory() as folder:
         opened = build(Path(folder, "segment"), rows, step, probability=probability)
         assert_right(opened, rows, hashes_to_ask(rows, seed))
+        assert_reads_alike(opened, rows)
         opened.close()
 
 
@@ -293,48 +310,13 @@ def test_a_heap_that_does_not_fit_in_memory_is_encoded_again(tmp_path, monkeypat
 
 # Adversarial keys
 
-PRIMES = [
-    0x9E3779B185EBCA87,
-    0xC2B2AE3D27D4EB4F,
-    0x165667B19E3779F9,
-    0x85EBCA77C2B2AE63,
-    0x27D4EB2F165667C5,
-]
-P1, P2, P3, P4, P5 = (np.uint64(prime) for prime in PRIMES)
-
-
-def rotate(values: np.ndarray, left: int) -> np.ndarray:
-    return (values << np.uint64(left)) | (values >> np.uint64(64 - left))
-
-
-def unshift(values: np.ndarray, shift: int) -> np.ndarray:
-    """Return x for each value of ``x ^ (x >> shift)``."""
-    result = values
-    for _ in range(64 // shift):
-        result = values ^ (result >> np.uint64(shift))
-    return result
-
-
-def inverse(prime: int) -> np.uint64:
-    return np.uint64(pow(prime, -1, 1 << 64))
-
-
-def keys_with_hashes(hashes: np.ndarray) -> np.ndarray:
-    """Return the int64 keys whose XXH64 are given: the steps of the hash, undone from the last."""
-    state = unshift(hashes, 32) * inverse(PRIMES[2])
-    state = unshift(state, 29) * inverse(PRIMES[1])
-    state = unshift(state, 33)
-    state = rotate((state - P4) * inverse(PRIMES[0]), 64 - 27)
-    state = (state ^ (P5 + np.uint64(8))) * inverse(PRIMES[0])
-    return (rotate(state, 64 - 31) * inverse(PRIMES[1])).view(np.int64)
-
 
 @pytest.mark.parametrize(("shared_bits", "bytes_per_row"), [(20, 6), (34, 6), (50, 6)])
 def test_keys_whose_hashes_share_their_first_bits_cost_no_row(tmp_path, shared_bits, bytes_per_row):
     """An entry has at most 56 bits, so no keys need more than 7 bytes and a bit each."""
     source = np.random.default_rng(6)
     hashes = sharing(shared_bits)(source, 200_000, 1024)
-    keys = keys_with_hashes(hashes)
+    keys = words_with_hashes(hashes).view(np.int64)
     assert [xxh64(key.tobytes()) for key in keys[:100]] == hashes[:100].tolist()
     assert np.array_equal(hash_array(pa.array(keys)).values, hashes)
     rows = one_fragment(hashes, 1024)
@@ -392,6 +374,7 @@ def test_a_merged_segment_finds_the_zones_of_all(parts, items, probability, seed
         hash_bits = min(table.shape.hash_bits for table in tables)
         assert opened.shape.hash_bits <= hash_bits
         assert_right(opened, joined(parts), hashes_to_ask(joined(parts), seed))
+        assert_reads_alike(opened, joined(parts))
 
 
 def test_merging_unique_keys_step_by_step_keeps_the_probability(tmp_path):

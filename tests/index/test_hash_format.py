@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 import xxhash
@@ -36,10 +35,8 @@ from support.hash_writer import (
 from support.helpers import ROOT, cases
 
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.hash.parameters import HashParameters as Parameters
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import HashSegmentWriter, merge_hash_tables
-from zonebloom.sbbf.hashing import hash_array
+from zonebloom.index.hash.writer import merge_hash_tables
 from zonebloom.storage.store import store_of
 
 LOCAL = pafs.LocalFileSystem()
@@ -269,91 +266,6 @@ def test_zonebloom_reads_files_that_the_page_taught_to_write(tmp_path_factory, c
     hashes = sorted({other_hash, *(hashed for hashed, _ in content.pairs)})
     table = open_table(tmp_path_factory.mktemp("files") / "file", data)
     assert_reads_alike(table, HashFile(data), hashes)
-
-
-Fragments = dict[int, list[int | None]]
-
-
-def build(path: Path, fragments: Fragments, parameters: Parameters, part: int = 1000) -> bytes:
-    """Return the bytes of a file that zonebloom writes for keys of fragments."""
-    writer = HashSegmentWriter(LOCAL, store_of(LOCAL), str(path), parameters)
-    for fragment_id, keys in fragments.items():
-        for start in range(0, len(keys), part):
-            writer.add(fragment_id, hash_array(pa.array(keys[start : start + part], pa.int64())))
-        writer.end_fragment(fragment_id)
-    written, data = writer.close(), path.read_bytes()
-    assert (written.num_bytes, written.checksum) == (len(data), segment_checksum(data))
-    assert written.num_zones == HashFile(data).head.num_zones
-    return data
-
-
-def rows_as_content(file: HashFile, fragments: Fragments) -> Content:
-    """Return what a file should contain, computed from all rows."""
-    items, head = file.head.number_of_items, file.head
-    pairs: Pairs = set()
-    nulls: set[int] = set()
-    shapes: list[tuple[int, int, int]] = []
-    first_zone = 0
-    for fragment_id, keys in fragments.items():
-        for row, key in enumerate(keys):
-            zone = first_zone + row // items
-            if key is None:
-                nulls.add(zone)
-            else:
-                pairs.add((key_hash(key), zone))
-        first_zone += -(-len(keys) // items)
-        shapes += [(fragment_id, 0, len(keys))] if keys else []
-    bits = {name: getattr(head, name) for name in ("block_bits", "bucket_bits", "remainder_bits")}
-    form = HashParameters(number_of_items=items, **bits)
-    return Content(pairs, runs_of(items, shapes), nulls, form)
-
-
-def random_keys(kind: str, rows: int, seed: int) -> list[int | None]:
-    source = np.random.default_rng(seed)
-    keys = {
-        "unique": lambda: source.permutation(rows) + rows * seed,
-        "1,000 values": lambda: source.integers(0, 1000, rows),
-        "ten values": lambda: source.integers(0, 10, rows),
-        "one value": lambda: np.full(rows, 42),
-        "clustered": lambda: np.sort(source.integers(0, max(rows // 50, 1), rows)),
-        "skewed": lambda: np.minimum(source.zipf(1.3, rows), 1 << 40),
-        "nulls": lambda: np.zeros(rows),
-    }[kind]().tolist()
-    is_null = source.random(rows) < {"nulls": 1.1, "unique": 0}.get(kind, 0.001)
-    return [None if null else int(key) for key, null in zip(keys, is_null, strict=True)]
-
-
-KINDS = ["unique", "1,000 values", "ten values", "one value", "clustered", "skewed", "nulls"]
-
-
-@pytest.mark.parametrize("items", [1, 7, 1024])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_reader_reads_what_zonebloom_writes(tmp_path, kind, items):
-    rows = {1: 700, 7: 3000, 1024: 20_000}[items]
-    fragments = {
-        7: random_keys(kind, rows, 1),
-        3: [],
-        4: random_keys(kind, rows // 3, 2),
-        0: random_keys(kind, 1, 3),
-    }
-    data = build(tmp_path / "file", fragments, Parameters(number_of_items=items))
-    file = HashFile(data)
-    expected = rows_as_content(file, fragments)
-    assert file.runs == expected.runs
-    assert file.zones_with_null == expected.nulls
-    assert file.pairs() == expected.expected_pairs
-    hashes = [key_hash(key) for key in (*range(30), 42, 10**9)]
-    assert_reads_alike(open_table(tmp_path / "again", data), file, hashes)
-
-
-@pytest.mark.parametrize("fragments", [{}, {5: []}, {5: [None]}, {5: [None] * 40}, {5: [7]}])
-def test_the_reader_reads_files_without_keys(tmp_path, fragments):
-    data = build(tmp_path / "file", fragments, Parameters(number_of_items=7))
-    file = HashFile(data)
-    expected = rows_as_content(file, fragments)
-    assert (file.runs, file.zones_with_null) == (expected.runs, expected.nulls)
-    assert file.pairs() == expected.expected_pairs
-    assert_reads_alike(open_table(tmp_path / "again", data), file, [key_hash(7), 0, 2**64 - 1])
 
 
 @pytest.mark.parametrize("name", SMALL)
