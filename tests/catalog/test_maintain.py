@@ -22,10 +22,11 @@ from zonebloom.building.segments import compact_indices
 from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.vacuum import Vacuumed, vacuum_catalog
+from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import CatalogError, CommitConflict, IndexNotUsedWarning
 from zonebloom.parquet.page_map import merge_page_maps
+from zonebloom.results import Vacuumed
 from zonebloom.storage.store import LOCAL
 
 
