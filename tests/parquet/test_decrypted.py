@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import pickle
@@ -25,11 +26,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.parquet import encryption
 from support.helpers import cases, copy_dataset
+from support.limits import set_limit
 from support.seams import set_constant
 
 import zonebloom as zb
+from zonebloom import RowRanges
 from zonebloom.base.memory_cache import MEMORY_CACHE
-from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog import freshness
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, ZoneBloomError
 from zonebloom.parquet import leaf_reader
@@ -39,7 +41,7 @@ from zonebloom.sources.fragment_rows import open_rows
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.store import identities
 
-ROWS, GROUP, PAGE = 12_000, 5_000, 500
+ROWS, GROUP, PAGE = 6_000, 2_500, 250
 KEY = b"0123456789abcdef"
 NAMES = ["id", "text", "number", "pair", "list"]
 
@@ -76,6 +78,7 @@ def reset_kms(monkeypatch: pytest.MonkeyPatch) -> None:
     set_constant(monkeypatch, Kms, "refused_ids", set())
 
 
+@functools.cache
 def rows(number: int = 0) -> pa.Table:
     generator = np.random.default_rng(number)
     ids = generator.permutation(ROWS)
@@ -213,7 +216,7 @@ def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch)
 @pytest.mark.parametrize("is_clear", [True, False])
 def test_copies_are_recognized(tmp_path, monkeypatch, is_clear):
     # Otherwise the whole content of a small file is compared.
-    set_constant(monkeypatch, freshness, "WHOLE_BYTES", 0)
+    set_limit(monkeypatch, "bytes of a file whose digest covers all", 0)
     lake, copy, keys = tmp_path / "lake", tmp_path / "copy", zb.ParquetKeys(KEY)
     lake.mkdir()
     write(lake / "0.parquet", rows(), by_one(plaintext_footer=is_clear))
