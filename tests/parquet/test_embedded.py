@@ -16,11 +16,10 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from support.e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
+from support.helpers import run_command
 
 import zonebloom as zb
-from zonebloom.cli import main as cli
-from zonebloom.sbbf.filter import Sbbf
-from zonebloom.scan.plan import ScanStats
+from zonebloom import Sbbf
 
 ROWS, FILES = 1000, 3
 
@@ -110,9 +109,9 @@ def test_polars_and_the_command_line_use_filters_on_request(
     assert scan.filter(pl.col("id") == 12340).collect()["row"].to_list() == [1234]
     for option, skipped in (([], 0), (["--embedded-filters"], 2)):
         arguments = ["explain", str(folder), "id = 12340", "--output", "json", *option]
-        assert cli.main(arguments) == 0
+        assert run_command(*arguments) == 0
         assert json.loads(capsys.readouterr().out)["skipped"] == skipped
-        assert cli.main(["lookup", str(folder), "id = 12340", *option]) == 0
+        assert run_command("lookup", folder, "id = 12340", *option) == 0
         assert "1234" in capsys.readouterr().out
 
 
@@ -161,5 +160,4 @@ def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
     assert [fragment.row_groups for fragment in plan.fragments] == [(2,)]
     write(path, table(ROWS).take(pa.array(range(ROWS - 1, -1, -1))), "id")
     touch_later(path)
-    batches: list[Any] = list(scanner._run(ScanStats(), plan))
-    assert pa.Table.from_batches(batches)["row"].to_pylist() == [1234]
+    assert scanner.planned(plan).to_table()["row"].to_pylist() == [1234]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import numpy as np
@@ -21,11 +20,8 @@ from support.parquet_helpers import (
     written,
 )
 
-from zonebloom.base.row_ranges import RowRanges
+from zonebloom import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.random_access import FragmentFile
-from zonebloom.storage.store import identities
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -178,17 +174,6 @@ def test_a_page_walk_finds_the_pages_of_the_offset_index():
         assert walked is not None
         for name in ("starts", "sizes", "first_rows"):
             assert getattr(index, name).tolist() == getattr(walked, name).tolist()
-
-
-def test_a_file_that_is_truncated_during_a_read_raises(tmp_path):
-    path = tmp_path / "a.parquet"
-    path.write_bytes(written(mixed_table()))
-    (identity,) = identities(LOCAL, [str(path)])
-    with FragmentFile(LOCAL, str(path), identity, ReadCounter()) as file:
-        os.truncate(path, 100)
-        assert file.read([(90, 100)]) == [path.read_bytes()[90:]]
-        with pytest.raises(FragmentUnreadable, match=r"a\.parquet: it ends at 100 bytes"):
-            file.read([(0, 10), (90, 101)])
 
 
 @given(data=st.data())

@@ -10,7 +10,9 @@ import pyarrow.fs as pafs
 import pytest
 from support.e2e_helpers import CountingFileSystem, touch_later
 
+from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.files import FileIdentity, ReadCounter, counting_filesystem
+from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.store import ObjectStore, Store, identities, store_of
 
 LOCAL = pafs.LocalFileSystem()
@@ -63,3 +65,14 @@ def test_mounts_are_those_of_the_system(tmp_path: Path):
     store = store_of(LOCAL)
     # None of these paths has a symbolic link.
     assert [store.is_mount(path) for path in paths] == list(map(os.path.ismount, paths))
+
+
+def test_a_file_that_is_truncated_during_a_read_raises(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(bytes(range(200)))
+    (identity,) = identities(LOCAL, [str(path)])
+    with FragmentFile(LOCAL, str(path), identity, ReadCounter()) as file:
+        os.truncate(path, 100)
+        assert file.read([(90, 100)]) == [path.read_bytes()[90:]]
+        with pytest.raises(FragmentUnreadable, match=r"a\.parquet: it ends at 100 bytes"):
+            file.read([(0, 10), (90, 101)])

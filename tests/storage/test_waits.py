@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from obstore.store import S3Store
-from support.seams import set_constant
+from support.limits import set_limit
 
 import zonebloom as zb
 from bench.store_server import BUCKET, Server, serving
@@ -27,7 +27,6 @@ from zonebloom.errors import (
     StaleIndexWarning,
     ZoneBloomError,
 )
-from zonebloom.storage import object_store
 
 FILES, ROWS = 24, 6_000
 # Long enough that requests of one step overlap on a busy machine.
@@ -207,7 +206,7 @@ def test_many_objects_are_listed_at_once(tmp_path, monkeypatch):
         pq.write_table(table, tmp_path / f"data/{number:03d}.parquet")
     with serving(tmp_path, 0) as server:
         open_data(server, "obstore").create_scalar_index("key", spark=False)
-        set_constant(monkeypatch, object_store, "_OBJECTS_PER_PAGE", 10)
+        set_limit(monkeypatch, "objects of a listing", 10)
         ds = open_data(server, "obstore")
         server.count_requests()
         assert ds.count_rows("key = '77 3'") == 1
