@@ -6,7 +6,6 @@ import itertools
 import re
 import struct
 import tracemalloc
-import unicodedata
 from decimal import Decimal
 from uuid import UUID
 
@@ -66,32 +65,31 @@ def plain_tokens(text: str, unit: str, *, lower: bool) -> list[bytes]:
     return re.findall(rb"[0-9A-Za-z\x80-\xff]+", data)
 
 
+# No character from 0x1F000 on has a case to any engine that zonebloom reads, or is folded.
+CHARACTERS = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+
+
 def test_letters_that_differ_in_case_only_are_folded_to_one():
     """All letters that an engine may take for a letter of Latin, Greek or Cyrillic."""
     cased = [*range(0x41, 0x5B), *range(0xC0, 0x180), *range(0x386, 0x3D0), *range(0x400, 0x460)]
-    for code in range(0x110000):
-        character = chr(code)
-        if unicodedata.category(character) == "Cs":
-            continue
+    letters = set(map(chr, cased))
+    for character in CHARACTERS:
         folded = fold(character)
         assert len(folded.encode()) <= len(character.encode())
         assert fold(folded) == folded
         for other in {character.lower(), character.upper(), character.casefold()}:
-            if len(other) == 1 and (code in cased or ord(other) in cased):
+            if len(other) == 1 and (character in letters or other in letters):
                 assert fold(other) == folded, (character, other)
+        # No separator appears or disappears.
+        is_word = ord(character) >= 0x80 or character.isalnum()
+        assert not folded or is_word == (ord(folded[0]) >= 0x80 or folded[0].isalnum())
+    rest = "".join(map(chr, range(0x20000, 0x110000)))
+    assert fold(rest) == rest
     # Engines fold these to i and a dot above, or to i.
     assert fold("İ") == fold("i\u0307") == fold("ı") == fold("I") == "i"
     assert fold("STRAẞE ΣΊΣΥΦΟΣ \u212a") == fold("straße σίσυφος k")
-    # No separator appears or disappears.
-    for code in range(0x110000):
-        if not 0xD800 <= code < 0xE000:
-            kept = fold(chr(code))
-            is_word = code >= 0x80 or chr(code).isalnum()
-            assert not kept or is_word == (ord(kept[0]) >= 0x80 or kept[0].isalnum())
 
 
-# No character from 0x1F000 on has a case to any engine that zonebloom reads, or is folded.
-CHARACTERS = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
 CASE_MAPPINGS = {
     "str.lower": lambda: map(str.lower, CHARACTERS),
     "str.upper": lambda: map(str.upper, CHARACTERS),
