@@ -12,12 +12,10 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
-from support.helpers import PLAIN_TYPES, sample
-from support.seams import set_constant
+from support.helpers import PLAIN_TYPES, run_command, sample
+from support.limits import set_limit
 
 import zonebloom as zb
-from zonebloom.advise import judge
-from zonebloom.cli import main as cli
 
 ZONE = 250
 ROWS = 100_000
@@ -197,7 +195,7 @@ def test_hash_is_for_tables_of_many_rows(monkeypatch):
     table = pa.table({"id": np.random.default_rng(0).permutation(50_000)})
     ds = zb.dataset(table)
     assert ds.advise().calls == ["ds.create_scalar_index('id', 'BLOOMFILTER')"]
-    set_constant(monkeypatch, judge, "_MIN_HASH_ROWS", 50_000)
+    set_limit(monkeypatch, "rows of a table for HASH", 50_000)
     assert ds.advise().calls == ["ds.create_scalar_index('id', 'HASH')"]
     assert "50,000 rows" in ds.advise()["id"].why
 
@@ -346,12 +344,12 @@ def test_the_method_and_the_command_give_the_same_advice(data, tmp_path, capsys)
     options = [str(folder), "--index-dir", str(tmp_path), "--number-of-items=250"]
     chosen = ["unique", "few", "times", "message"]
     command = ["advise", *options, *(f"--column={column}" for column in chosen)]
-    assert cli.main(command) == 0
+    assert run_command(*command) == 0
     out, err = capsys.readouterr()
     first_words = [line.split()[0] for line in out.splitlines()]
     assert first_words == ["column", *chosen, *(f"{c}:" for c in chosen), *["zonebloom"] * 3]
     assert err.startswith("100,000 rows in 400 zones of 250")
-    assert cli.main([*command, "--output=json"]) == 0
+    assert run_command(*command, "--output=json") == 0
     document = json.loads(capsys.readouterr().out)
     assert [column["verdict"] for column in document["columns"]] == [
         advices[column].verdict for column in chosen
@@ -360,7 +358,7 @@ def test_the_method_and_the_command_give_the_same_advice(data, tmp_path, capsys)
     for line in document["commands"]:
         name, *words = shlex.split(line)
         assert name == "zonebloom"
-        assert cli.main([*words, "--index-dir", str(tmp_path)]) == 0
+        assert run_command(*words, "--index-dir", tmp_path) == 0
     built = zb.dataset(folder, index_dir=str(tmp_path)).describe_indices()
     assert [(index.column, index.index_type) for index in built] == [
         *(("unique", "BLOOMFILTER"), ("times", "ZONEMAP"), ("words of message", "BLOOMFILTER"))

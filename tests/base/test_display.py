@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from IPython.core.formatters import DisplayFormatter
 
 import zonebloom as zb
-from zonebloom import results
+from zonebloom import RowRanges, results
 from zonebloom.base import display
 from zonebloom.base.display import DisplayedDict, Strip, pictures_html
-from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.results import (
     Adopted,

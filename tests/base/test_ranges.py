@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.helpers import cases
 
+from zonebloom import RowRanges, SearchResult
 from zonebloom.base import row_ranges as ranges
-from zonebloom.base.row_ranges import (
-    OFFSET_BITS,
-    RowRanges,
-    SearchResult,
-    by_fragment,
-    ranges_of_rows,
-    touching_bounds,
-)
+from zonebloom.base.row_ranges import OFFSET_BITS, by_fragment, ranges_of_rows, touching_bounds
 from zonebloom.errors import InvalidArgument
 
 BOUND = 60

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from support.e2e_helpers import ShortReads, build, write_files
 from support.helpers import copy_dataset, index_folder
-from support.seams import set_constant
+from support.limits import set_limit
 
 import zonebloom as zb
-from zonebloom.building.adopt import Adopted, adopt_files
-from zonebloom.catalog import freshness
+from zonebloom.building.adopt import adopt_files
 from zonebloom.errors import StaleIndexWarning
+from zonebloom.results import Adopted
 from zonebloom.storage.files import WHOLE_BYTES, content_digest
 
 ROWS = 1000
@@ -57,7 +57,7 @@ def paths(folder: Path) -> list[Path]:
 
 def forget_small_files(monkeypatch) -> None:
     """Treat all files as large: they count as changed if their times differ."""
-    set_constant(monkeypatch, freshness, "WHOLE_BYTES", 0)
+    set_limit(monkeypatch, "bytes of a file whose digest covers all", 0)
 
 
 def assert_right(folder: Path, num_covered: int) -> None:

@@ -14,7 +14,8 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pytest
 from support.e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
-from support.seams import replace_function, set_constant
+from support.limits import set_limit
+from support.seams import replace_function
 
 from zonebloom import errors
 from zonebloom.building import train
@@ -27,7 +28,6 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog, read_file
 from zonebloom.index.kinds import index_kind
 from zonebloom.index.zone_bloom.rows import RowTable
-from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import FileIdentity, content_digest
@@ -89,9 +89,9 @@ def test_threads_write_the_same_bytes_as_one(
     table = numbered(0, rows, key=array_of(arrow_type, raws))
     write_files(tmp_path, [table, table.slice(7, 12_345)], row_group_size=2500)
     # Read no file as a whole, so that files have runs.
-    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
+    set_limit(monkeypatch, "bytes of a file that a build reads at once", 0)
     # Runs of three row groups: a file has several runs, and none ends at a zone boundary.
-    set_constant(monkeypatch, columns, "_RUN_ROWS", 7500)
+    set_limit(monkeypatch, "rows of a batch of a build", 7500)
     outputs = {}
     for threads in (1, 2, 5):
         task = task_of(tmp_path, "key", f"threads{threads}", number_of_items=items)
@@ -122,7 +122,7 @@ def test_strings_that_kernels_hash_give_the_bytes_that_arrays_give(
         return [path.read_bytes() for path in sorted(folder.iterdir())]
 
     whole = files_of("whole")
-    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
+    set_limit(monkeypatch, "bytes of a file that a build reads at once", 0)
     assert files_of("kernels") == whole
     replace_function(monkeypatch, train.TextColumn, "open", lambda *arguments: None)
     assert files_of("arrays") == whole
@@ -160,7 +160,7 @@ def test_a_small_file_that_is_rewritten_within_a_clock_tick_is_noticed(
         ).fragments
         assert not present.is_known
         return
-    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
+    set_limit(monkeypatch, "bytes of a file that a build reads at once", 0)
     with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):
         train_task(task, progress=rewrite)
 
@@ -188,7 +188,7 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
 ):
     tables = [numbered(0, 20 + i, id=pa.array(range(20 + i))) for i in range(8)]
     paths = write_files(tmp_path, tables)
-    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
+    set_limit(monkeypatch, "bytes of a task of a build", 1)
     catalog = Catalog(LOCAL, str(tmp_path / "_zonebloom"))
     spec = IndexSpec("i", Column(("id",), pa.int64()), all_parameters())
     source = source_of(tmp_path, tables[0].schema)

@@ -14,16 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.e2e_helpers import array_of, raw_values, touch_later, write_files
 from support.helpers import index_folder
-from support.seams import set_constant
+from support.limits import set_limit
 
 import zonebloom as zb
-from zonebloom import errors
-from zonebloom.building import train
-from zonebloom.building import train as building
+from zonebloom import Sbbf, errors
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.zone_map.writer import BoundsBuilder
-from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sources import column_batches as columns
 from zonebloom.values.normal_types import hashed_values, key_range_type
 
 TYPES = [
@@ -120,7 +116,7 @@ def test_key_ranges_describe_the_current_files(tmp_path: Path):
 def test_ranges_and_maps_of_many_segments_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
-    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
+    set_limit(monkeypatch, "bytes of a task of a build", 1)
     ds = files_of(tmp_path, [list(range(i * 10, i * 10 + 10)) for i in range(40)], pa.int64())
     ds.create_scalar_index("key", kind, spark=False, number_of_items=4)
     # Read the table with all key ranges, and one file with the page maps of many files.
@@ -140,10 +136,10 @@ def test_ranges_and_maps_of_many_segments_are_merged(
 @pytest.mark.parametrize("task_bytes", [1, 1 << 30])
 @pytest.mark.parametrize("run_rows", [700, 1 << 20])
 def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_bytes, run_rows):
-    set_constant(monkeypatch, building, "_TASK_BYTES", task_bytes)
-    set_constant(monkeypatch, columns, "_RUN_ROWS", run_rows)
+    set_limit(monkeypatch, "bytes of a task of a build", task_bytes)
+    set_limit(monkeypatch, "rows of a batch of a build", run_rows)
     # Read no file as a whole, so that files have runs.
-    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
+    set_limit(monkeypatch, "bytes of a file that a build reads at once", 0)
     random = np.random.default_rng(1)
     lists = [[*random.integers(0, 1 << 40, 3000).tolist(), None] for _ in range(3)]
     folder = tmp_path / "d"

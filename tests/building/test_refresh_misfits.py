@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from support.delta_by_hand import MappedTable
-from support.helpers import index_folder
+from support.helpers import index_folder, run_command
 
 import zonebloom as zb
-from zonebloom.cli import main as cli
 from zonebloom.errors import SchemaMismatch, StaleIndexWarning
 
 ROWS = 200
@@ -201,14 +200,14 @@ def test_the_command_line_refreshes_the_other_indices(tmp_path, change, capsys):
     zb.dataset(folder).create_scalar_index(["changed", "kept"], spark=False)
     table.change(change)
     capsys.readouterr()
-    assert cli.main(["refresh", folder, "--output=json"]) == 1
+    assert run_command("refresh", folder, "--output=json") == 1
     out, err = capsys.readouterr()
     assert "--name changed_idx" in err
     misfit, healthy = json.loads(out)["indices"]
     assert "drop_index('changed_idx')" in misfit["problem"]
     assert (healthy["problem"], healthy["changed"]) == (None, True)
-    assert cli.main(["validate", folder, "--output=json"]) == 1
+    assert run_command("validate", folder, "--output=json") == 1
     states = [index["state"] for index in json.loads(capsys.readouterr().out)["indices"]]
     assert states == ["unusable", "sound"]
-    assert cli.main(["drop", folder, "--name=changed_idx"]) == 0
-    assert cli.main(["refresh", folder]) == 0
+    assert run_command("drop", folder, "--name=changed_idx") == 0
+    assert run_command("refresh", folder) == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.helpers import PACKAGE, ROOT
 
-from zonebloom.base.version import __version__
+from zonebloom import __version__
 
 yaml = pytest.importorskip("yaml")
 

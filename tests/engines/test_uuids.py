@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from support.helpers import run_command
 
 import zonebloom as zb
 from zonebloom.errors import ZoneBloomError
@@ -153,15 +154,13 @@ def test_text_that_is_no_uuid_is_refused(ds: zb.Dataset) -> None:
 
 
 def test_results_are_uuids(ds: zb.Dataset, capsys: pytest.CaptureFixture[str]) -> None:
-    from zonebloom.cli import main as cli
-
     table = ds.to_table(filter=f"u = '{KEY}'")
     assert table.schema.field("u").type == pa.uuid()
     assert table.to_pylist() == TABLE.slice(101, 1).select(table.column_names).to_pylist()
     assert ds.lookup("u", [KEY])["u"].to_pylist() == [KEY]
     path = ds.opened.source.root
     for options in (["--output", "json"], ["--output", "text"]):
-        assert cli.main(["lookup", path, f"u = '{KEY}'", "--columns=u", *options]) == 0
+        assert run_command("lookup", path, f"u = '{KEY}'", "--columns=u", *options) == 0
         assert str(KEY) in capsys.readouterr().out
 
 

@@ -17,7 +17,6 @@ from zonebloom.errors import (
     IndexNotFound,
     SchemaMismatch,
 )
-from zonebloom.predicates import IsNull
 
 INT32 = pa.table({"id": pa.array(range(5), pa.int32())})
 INT64 = pa.table({"id": pa.array(range(5, 10), pa.int64())})
@@ -175,7 +174,6 @@ COLUMN_CALLS = {
     "SQL count": lambda ds, name: ds.count_rows(f"{name} IS NULL"),
     "pyarrow": lambda ds, name: ds.to_table(filter=pc.field(name) == "a"),
     "tuples": lambda ds, name: ds.to_table(filter=[(name, "=", "a")]),
-    "predicate": lambda ds, name: ds.to_table(filter=IsNull((name,))),
     "search": lambda ds, name: ds.search(f"{name} = 'a'"),
 }
 TYPOS = {"custmer": "customer", "CUSTOMER_": "customer", "dya": "Day", "day_": "Day"}

@@ -14,11 +14,10 @@ import pytest
 from pyarrow import csv
 from support.e2e_helpers import build, listing, numbered, plain_dataset, write_files
 from support.helpers import index_folder
-from support.seams import set_constant
+from support.limits import set_limit
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.building import train as building
 
 
 @pytest.fixture
@@ -192,7 +191,7 @@ def test_a_failing_progress_callback_stops_the_build_and_leaves_no_files(
     has_index: bool,
 ):
     # One task per file, so that some have written their segments when the build stops.
-    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
+    set_limit(monkeypatch, "bytes of a task of a build", 1)
     ds = zb.dataset(folder)
     if has_index:
         build(ds, "id", number_of_items=50)

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from zonebloom import Sbbf
 from zonebloom.errors import IndexNotFound
-from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sbbf.sizing import false_positive_probability, size_for
 
 plots = pytest.importorskip("zonebloom.plots")
 matplotlib = pytest.importorskip("matplotlib")
@@ -121,11 +120,9 @@ def test_filters_shows_the_fill_of_each_filter(ds: zb.Dataset, ax):
 def test_filter_sizes_shows_the_smallest_filters_for_a_probability(sizing: str, ax):
     assert plots.filter_sizes(1000, 0.01, sizing=sizing, ax=ax) is ax
     log2, exact, chosen = (line.get_xydata() for line in ax.lines)
-    assert chosen.tolist() == [[0.01, size_for(1000, 0.01, sizing)]]
+    assert chosen.tolist() == [[0.01, Sbbf(1000, 0.01, sizing=sizing).nbytes]]
     for probability, size in exact.tolist():
-        assert false_positive_probability(1000, int(size)) <= probability
-        if size > 32:
-            assert false_positive_probability(1000, int(size) - 32) > probability
+        assert size == Sbbf(1000, probability, sizing="exact").nbytes
     assert (log2[:, 1] >= exact[:, 1]).all()
     assert (np.log2(log2[:, 1]) % 1 == 0).all()
     assert labelled(ax) and "bytes" in ax.get_ylabel()

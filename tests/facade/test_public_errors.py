@@ -21,12 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from support.helpers import run_command
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.cli.main import main
-from zonebloom.facade.indices import DatasetOptimizer
-from zonebloom.scan.scanner import Scanner
+from zonebloom.results import DatasetOptimizer, Scanner
 
 ROWS = 400
 PACKAGE = str(Path(zb.__file__).parent)
@@ -390,7 +389,7 @@ def test_commands_print_errors_in_one_line(
     monkeypatch.chdir(tmp_path)
     for value in ("", "abc", "-1", "nan", "5", "1e400", "id =", "x" * 1000, "a/b", "'", "nope = 1"):
         line = [part.replace("{path}", str(folder)).replace("{}", value) for part in command]
-        code = main(line)
+        code = run_command(*line)
         printed = capsys.readouterr()
         assert code in (0, 1, 2, 3), line
         assert "Traceback" not in printed.err, line

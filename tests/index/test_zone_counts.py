@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import zonebloom as zb
-from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom import RowRanges
+from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.index.matching import IndexView
 
 FILE_ROWS = 40, 1, 17, 25

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import PLAIN_TYPES, reference_filter, sample
 
+from zonebloom import Sbbf
 from zonebloom.errors import InvalidArgument, UnsupportedType
-from zonebloom.sbbf.filter import Sbbf
 
 
 def bloom_of(values, ndv=100, probability=0.01, **options):

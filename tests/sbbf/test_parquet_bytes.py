@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zonebloom import Sbbf
 from zonebloom.errors import InvalidArgument
-from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.header import decode_header, encode_header
 
 UNIONS = bytes.fromhex("1c1c0000" * 3)

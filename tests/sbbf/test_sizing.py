@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zonebloom import Sbbf
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf import blocks, sizing
-from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.sizing import false_positive_probability, size_for
 
 ndvs = st.integers(1, 1 << 20)

@@ -20,8 +20,7 @@ from support.e2e_helpers import assert_equals_pyarrow, build, touch_later
 from support.helpers import PLAIN_TYPES, cases, sample
 
 import zonebloom as zb
-from zonebloom import errors
-from zonebloom.base.row_ranges import RowRanges
+from zonebloom import RowRanges, errors
 from zonebloom.sources.ipc_rows import IpcRows
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.seams import replace_function, set_constant
 
-from zonebloom.base.row_ranges import RowRanges
+from zonebloom import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.whole_row_groups import WholeRowGroups
 from zonebloom.sources import parquet_rows
