@@ -8,7 +8,6 @@ import operator
 import random
 import uuid
 from decimal import Decimal
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -20,10 +19,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from support.helpers import cases, run_python
-from support.seams import replace_function
+from support.limits import record_polars_reads
 
 import zonebloom as zb
-from zonebloom import lazy_frame as module
 from zonebloom.errors import FilterError
 
 ROWS = 240
@@ -125,17 +123,8 @@ def scan_natively(folder) -> pl.LazyFrame:
 
 
 @pytest.fixture
-def reads(monkeypatch) -> list[tuple[Any, Any]]:
-    """Return the request and the statistics of each run of our reader."""
-    executions = []
-
-    class Counting(module.Execution):
-        def __init__(self, source, request):
-            super().__init__(source, request)
-            executions.append((request, self.stats))
-
-    replace_function(monkeypatch, module, "Execution", Counting)
-    return executions
+def reads(monkeypatch):
+    return record_polars_reads(monkeypatch)
 
 
 def check(ours: pl.LazyFrame, theirs: pl.LazyFrame, **options) -> pl.DataFrame:
@@ -259,6 +248,11 @@ def test_random_filters_return_the_rows_of_polars(lake, expression, shape, engin
     is_constant = any(part in text for part in ("true", "false", "is_in([[]]"))
     assume(not (is_constant and any(part in text for part in ALL_ROWS)))
     check(shape(scan(lake), expression), shape(scan_natively(lake), expression), engine=engine)
+    # The filter of a table is evaluated by us.
+    with contextlib.suppress(FilterError, pl.exceptions.PolarsError):
+        found = zb.dataset(lake).to_table(["row"], expression)
+        expected = scan_natively(lake).filter(expression).select("row").collect()
+        assert found["row"].to_pylist() == expected["row"].to_list()
 
 
 def test_a_false_filter_that_needs_all_rows_returns_no_row(fresh):

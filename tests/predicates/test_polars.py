@@ -17,23 +17,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from polars.io.plugins import register_io_source
 from support import predicate_oracle
-from support.helpers import cases
 from support.seams import replace_function, set_constant
 
+import zonebloom as zb
 from zonebloom.errors import FilterError
 from zonebloom.predicates import (
     And,
-    Compares,
-    Constant,
     Equals,
     IsIn,
-    IsNull,
-    Not,
-    Or,
     Unknown,
     polars_expression,
 )
@@ -158,63 +151,6 @@ CASTS = [
 C = pl.col
 ENUM = pl.Enum(["5", "", "a"])
 COMPARED = [operator.eq, operator.le, pl.Expr.eq_missing]
-COMPARISONS = [
-    operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
-    pl.Expr.eq_missing, pl.Expr.ne_missing,
-]  # fmt: skip
-
-
-def one_of(choices):
-    """Draw one of the choices by its number, because their texts are long."""
-    return st.integers(0, len(choices) - 1).map(choices.__getitem__)
-
-
-operands = st.one_of(
-    one_of(FIELDS),
-    one_of(FIELDS),
-    st.builds(
-        lambda column, kind, strict: column.cast(kind, strict=strict),
-        one_of(FIELDS),
-        one_of(CASTS),
-        st.booleans(),
-    ),
-)
-literals = one_of(LITERALS)
-leaves = st.one_of(
-    st.builds(lambda a, b, compare: compare(a, b), operands, literals, one_of(COMPARISONS)),
-    st.builds(lambda a, b, compare: compare(b, a), operands, literals, one_of(COMPARISONS)),
-    st.builds(
-        lambda a, values, nulls: a.is_in(values, nulls_equal=nulls),
-        operands,
-        one_of(SETS),
-        st.booleans(),
-    ),
-    st.builds(
-        lambda a, low, high, closed: a.is_between(low, high, closed=closed),
-        operands,
-        literals,
-        literals,
-        one_of(["both", "left", "right", "none"]),
-    ),
-    operands.map(pl.Expr.is_null),
-    operands.map(pl.Expr.is_not_null),
-    one_of([pl.col("b"), pl.lit(True), pl.lit(False), pl.lit(None, dtype=pl.Boolean)]),
-    one_of([pl.col("s").str.contains("a"), pl.col("i64") + 1 == 6, pl.col("f64").is_nan()]),
-)
-expressions = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.builds(operator.and_, inner, inner),
-        st.builds(operator.or_, inner, inner),
-        st.builds(operator.xor, inner, inner),
-        st.builds(pl.all_horizontal, inner, inner, inner),
-        st.builds(pl.any_horizontal, inner, inner),
-        inner.map(operator.invert),
-        inner.map(pl.Expr.is_null),
-        st.builds(lambda p, a, b: pl.when(p).then(a).otherwise(b), inner, inner, inner),
-    ),
-    max_leaves=5,
-)  # fmt: skip
 
 
 def bounds(predicate, row):
@@ -241,27 +177,11 @@ def selected(frame, expression):
         return None
 
 
-def check(frame, expression, *, passes=True):
-    """Check that no selected row is ruled out, and that our filter selects the same rows."""
+def check(frame, expression):
+    """Check that no selected row is ruled out."""
     predicate = predicate_from_polars(expression, TABLE.schema)
-    selected_rows = selected(frame, expression)
-    for row in selected_rows or []:
+    for row in selected(frame, expression) or []:
         assert bounds(predicate, row)[0], f"row {row} is lost: {expression} -> {predicate!r}"
-    if not passes or selected_rows is None:
-        return
-    try:
-        filter, _ = translate_polars(expression, TABLE.schema)
-    except FilterError as error:
-        assert "other rows" in str(error)
-        return
-    columns = [name for name in TABLE.column_names if name in (filter.columns or ())] or ["row"]
-    try:
-        matching_rows = filter.matching_rows(TABLE.select(columns)).tolist()
-    except FilterError as error:
-        # Polars evaluates the terms in no fixed order, so a strict cast may fail here only.
-        assert "conversion from" in str(error) or "strict" in str(error)
-        return
-    assert matching_rows == selected_rows
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.44.2"])
@@ -277,22 +197,16 @@ def test_older_versions_of_polars_rule_out_nothing(monkeypatch, version):
     ]
 
 
-@settings(max_examples=cases(800))
-@given(expressions)
-def test_no_selected_row_is_ruled_out(frame, expression):
-    check(frame, expression)
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("column", FIELDS, ids=str)
 def test_every_column_can_be_compared_with_every_literal(frame, column):
     # Test all pairs, because rounding affects only a few of them.
     for literal in LITERALS:
         for compare in (operator.eq, operator.lt, operator.ge):
-            check(frame, compare(column, literal), passes=False)
-        check(frame, column.is_between(literal, literal), passes=False)
+            check(frame, compare(column, literal))
+        check(frame, column.is_between(literal, literal))
     for values in SETS:
-        check(frame, column.is_in(values, nulls_equal=True), passes=False)
+        check(frame, column.is_in(values, nulls_equal=True))
 
 
 @pytest.mark.parametrize("kind", CASTS, ids=str)
@@ -301,9 +215,9 @@ def test_every_cast_of_every_column_loses_no_row(frame, kind):
         # With strict=False a failing cast gives null, so that the comparison still runs.
         cast_column = column.cast(kind, strict=False)
         for literal in LITERALS[:: 3 if kind.is_integer() else 2]:
-            check(frame, cast_column == literal, passes=False)
-            check(frame, cast_column <= literal, passes=False)
-        check(frame, cast_column.is_null(), passes=False)
+            check(frame, cast_column == literal)
+            check(frame, cast_column <= literal)
+        check(frame, cast_column.is_null())
 
 
 # Each line is one form in which Polars writes a literal or set, before or after the optimizer. It
@@ -384,71 +298,41 @@ def test_optimized_literals_lose_no_row(frame, column):
 
 
 ANSWERED = [
-    (C("i64") == 5, Equals(("i64",), pa.scalar(5))),
-    (5 == C("i64"), Equals(("i64",), pa.scalar(5))),  # noqa: SIM300
-    (C("i64") != 5, Not(Equals(("i64",), pa.scalar(5)))),
-    (~(C("i64") != 5), Equals(("i64",), pa.scalar(5))),
-    (C("i64").eq_missing(5), Equals(("i64",), pa.scalar(5))),
-    (C("i64").ne_missing(5), Not(Equals(("i64",), pa.scalar(5)))),
-    (C("i64").eq_missing(None), IsNull(("i64",))),
-    (C("i64").ne_missing(None), Not(IsNull(("i64",)))),
-    (C("i64") == pl.lit(None), Constant(None)),
-    (C("i8") == 5.5, Equals(("i8",), pa.scalar(5.5))),
-    (C("i8") == 300, Equals(("i8",), pa.scalar(300))),
-    (C("u64") == 2**64 - 1, Equals(("u64",), pa.scalar(2**64 - 1, pa.uint64()))),
-    (C("i64") == 2**70, Equals(("i64",), pa.scalar(Decimal(2**70), pa.decimal128(38, 0)))),
-    (C("f32") == 1.5, Equals(("f32",), pa.scalar(1.5))),
-    (C("f64") == -0.0, Equals(("f64",), pa.scalar(-0.0))),
-    (C("f64") <= 1.5, Compares(("f64",), "<=", pa.scalar(1.5))),
-    (C("dec") == Decimal("1.5"), Equals(("dec",), pa.scalar(Decimal("1.5"), pa.decimal128(38, 1)))),
-    (C("s") == "a", Equals(("s",), pa.scalar("a"))),
-    (C("s") > "a", Compares(("s",), ">", pa.scalar("a"))),
-    (C("cat") == "a", Equals(("cat",), pa.scalar("a"))),
-    (C("cat").cast(pl.String) == "a", Equals(("cat",), pa.scalar("a"))),
-    (C("bin") == b"a", Equals(("bin",), pa.scalar(b"a"))),
-    (C("uuid") == b"a", Equals(("uuid",), pa.scalar(b"a"))),
-    (C("b"), Equals(("b",), pa.scalar(True))),
-    (~C("b"), Not(Equals(("b",), pa.scalar(True)))),
-    (C("d32") == dt.date(2020, 1, 1), Equals(("d32",), pa.scalar(dt.date(2020, 1, 1)))),
-    (C("ts_ms") == dt.datetime(2020, 1, 1), Equals(("ts_ms",), pa.scalar(dt.datetime(2020, 1, 1)))),
-    (C("t") == dt.time(1), Equals(("t",), pa.scalar(dt.time(1)).cast(pa.time64("ns")))),
-    (C("du_ms") == dt.timedelta(seconds=1), Equals(("du_ms",), pa.scalar(dt.timedelta(seconds=1)))),
-    (C("st").struct.field("x") == 5, Equals(("st", "x"), pa.scalar(5))),
-    (C("st").struct.field("x").is_null(), IsNull(("st", "x"))),
-    (C("i8").cast(pl.Int64) == 5, Equals(("i8",), pa.scalar(5))),
-    (C("i32").cast(pl.Float64) == 5, Equals(("i32",), pa.scalar(5))),
-    (C("i64").alias("other") == 5, Equals(("i64",), pa.scalar(5))),
-    (C("i64").is_null(), IsNull(("i64",))),
-    (C("i64").is_not_null(), Not(IsNull(("i64",)))),
-    (C("i64").is_in([1, 2]), IsIn(("i64",), pa.array([1, 2]))),
-    (C("i64").is_in([1, None]), IsIn(("i64",), pa.array([1]))),
-    (C("i64").is_in([1, None], nulls_equal=True), IsIn(("i64",), pa.array([1]), null_matches=True)),
-    (C("i64").is_in([None], nulls_equal=True), IsNull(("i64",))),
-    (C("i64").is_in([]), Constant(False)),
-    (C("i64").is_in(pl.Series([1], dtype=pl.Int8)), IsIn(("i64",), pa.array([1], pa.int8()))),
-    (C("i64").is_in(pl.Series([[1, 2]])), IsIn(("i64",), pa.array([1, 2]))),
-    (C("i64").is_between(5, 5), Equals(("i64",), pa.scalar(5))),
-    (C("i64").is_between(5, 9**9, closed="left"), And((
-        Compares(("i64",), ">=", pa.scalar(5)), Compares(("i64",), "<", pa.scalar(9**9))))),
-    (C("i64").is_between(5, 6), And((
-        Compares(("i64",), ">=", pa.scalar(5)), Compares(("i64",), "<=", pa.scalar(6))))),
-    (C("i64") < 5, Compares(("i64",), "<", pa.scalar(5))),
-    (pl.lit(5) < C("i64"), Compares(("i64",), ">", pa.scalar(5))),
-    (pl.lit(True), Constant(True)),
-    (pl.lit(None, dtype=pl.Boolean), Constant(None)),
-    (C("i64").is_null() & C("i8").is_null() & C("s").is_null(),
-     And((IsNull(("i64",)), IsNull(("i8",)), IsNull(("s",))))),
-    (C("i64").is_null() | C("i8").is_null(), Or((IsNull(("i64",)), IsNull(("i8",))))),
-    (pl.all_horizontal(C("i64").is_null(), C("i8").is_null()),
-     And((IsNull(("i64",)), IsNull(("i8",))))),
-    (pl.any_horizontal(C("i64").is_null(), C("i8").is_null()),
-     Or((IsNull(("i64",)), IsNull(("i8",))))),
+    *(C("i64") == 5, 5 == C("i64"), ~(C("i64") != 5), C("i64").eq_missing(5)),  # noqa: SIM300
+    *(C("i64").eq_missing(None), C("i64") == pl.lit(None), C("i8") == 5.5, C("i8") == 300),
+    *(C("u64") == 2**64 - 1, C("i64") == 2**70, C("f32") == 1.5, C("f64") <= 0.1),
+    *(C("dec") == Decimal("1.5"), C("s") == "a", C("s") > "a", C("cat") == "a", C("bin") == b"a"),
+    *(C("cat").cast(pl.String) == "a", C("uuid") == uuid.UUID(int=2).bytes, C("t") == dt.time(1)),
+    *(C("d32") == dt.date(2020, 1, 1), C("ts_us") == dt.datetime(2020, 1, 1)),
+    *(C("ts_ns") == dt.datetime(2020, 1, 1), C("du_ms") == dt.timedelta(seconds=1)),
+    *(C("st").struct.field("x") == 5, C("st").struct.field("x").is_null()),
+    *(C("i8").cast(pl.Int64) == 5, C("i32").cast(pl.Float64) == 5, C("i64").alias("other") == 5),
+    *(C("i64").is_null(), C("i64").is_in([5, 2]), C("i64").is_in([5, None])),
+    *(C("i64").is_in([5, None], nulls_equal=True), C("i64").is_in([None], nulls_equal=True)),
+    *(C("i64").is_in([]), C("i64").is_in(pl.Series([5], dtype=pl.Int8))),
+    *(C("i64").is_in(pl.Series([[5, 2]])), C("i64").is_between(5, 5), C("i64") < 5),
+    *(C("i64").is_between(5, 9**9, closed="left"), C("i64").is_between(5, 6), pl.lit(5) < C("i64")),
+    *(pl.lit(None, dtype=pl.Boolean), C("i64").is_null() & C("i8").is_null() & C("s").is_null()),
+    *(C("i64").is_null() | C("i8").is_null(), pl.any_horizontal(C("i64") == 5, C("i8").is_null())),
+    pl.all_horizontal(C("i64").is_null(), C("i8").is_null()),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("expression", "predicate"), ANSWERED, ids=lambda value: str(value)[:40])
-def test_answerable_expressions_have_the_right_predicate(expression, predicate):
-    assert predicate_from_polars(expression, TABLE.schema) == predicate
+@pytest.fixture(scope="module")
+def ds():
+    """Return the rows with exact indices, whose zones have one row."""
+    ds = zb.dataset(TABLE)
+    options = {"number_of_items": 1, "spark": False}
+    names = [name for name in TABLE.column_names if name not in ("b", "st", "li")]
+    ds.create_scalar_index([*names, "st.x"], probability=1e-9, **options)
+    for name in ("i64", "f64", "s"):
+        ds.create_scalar_index(name, "ZONEMAP", f"zones of {name}", **options)
+    return ds
+
+
+@pytest.mark.parametrize("expression", ANSWERED, ids=lambda value: str(value)[:40])
+def test_answerable_expressions_keep_only_their_rows(ds, frame, expression):
+    assert ds.search(expression).at_most.rows().tolist() == selected(frame, expression)
 
 
 def test_literal_of_coarser_unit_matches_a_thousand_values():
