@@ -155,18 +155,8 @@ def test_a_forked_process_loads_more_kernels():
 
 
 WINDOWS = """
-import fcntl, sys, types
-
-def locking(handle, mode, num_bytes):
-    try:
-        fcntl.flock(handle, mode)
-    except BlockingIOError:
-        raise PermissionError from None
-
-locks = types.ModuleType("msvcrt")
-locks.locking = locking
-locks.LK_NBLCK, locks.LK_UNLCK = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_UN
-sys.modules.update(fcntl=None, msvcrt=locks)
+import numba
+import tests.support.without_linux
 from zonebloom.sbbf.jit import CacheLock
 
 first, second = CacheLock(), CacheLock()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+
+# It takes a module `msvcrt` for Windows, so import it before there is one.
+import subprocess  # noqa: F401
 import sys
+import types
 
 # Functions and flags of `os` that one of the two systems does not have.
 for _name in (
@@ -14,5 +19,19 @@ for _name in (
 ):
     if hasattr(os, _name):
         delattr(os, _name)
+
+
+def _locking(handle: int, mode: int, num_bytes: int) -> None:
+    try:
+        fcntl.flock(handle, mode)
+    except BlockingIOError:
+        raise PermissionError from None
+
+
+# The locks of Windows. Without any, each process would compile all kernels.
+_locks = types.ModuleType("msvcrt")
+_locks.locking = _locking
+_locks.LK_NBLCK, _locks.LK_UNLCK = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_UN
+sys.modules["msvcrt"] = _locks
 for _name in ("fcntl", "resource"):
     sys.modules[_name] = None  # type: ignore[assignment]
