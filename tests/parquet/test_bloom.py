@@ -16,13 +16,11 @@ import pytest
 from support.helpers import PLAIN_TYPES, sample
 from support.spark_data import settings
 
+from zonebloom import Sbbf
 from zonebloom.errors import FragmentUnreadable, IndexNotUsedWarning
 from zonebloom.parquet.embedded_filters import EmbeddedFilters
 from zonebloom.parquet.thrift import ThriftReader, encode_integer
-from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Not, Or, Unknown
-from zonebloom.sbbf.filter import Sbbf
-
-UNKNOWN = Unknown("f(x)", "not a comparison")
+from zonebloom.predicates.ast import Equals, IsIn, IsNull
 
 
 def open_filters(path: Path | bytes) -> EmbeddedFilters:
@@ -255,51 +253,6 @@ def test_the_type_of_the_dataset_may_differ_from_the_file(tmp_path):
     assert ask("s", pa.dictionary(pa.int8(), pa.string()), "d") == []
     assert ask("s", pa.binary(), b"d") is None
     assert (ask("g", pa.string(), "c"), ask("g", pa.string(), "d")) == ([0], [])
-
-
-def test_and_or_not_are_sound_over_row_groups(tmp_path):
-    rows = range(800)
-    path = write(tmp_path / "f.parquet", a=pa.array(rows), b=pa.array([str(i) for i in rows]))
-    filters, schema = open_filters(path), pq.read_schema(path)
-    a0, a1, b1, b2 = equals("a", 5), equals("a", 205), equals("b", "206"), equals("b", "406")
-    none, every = equals("a", 9999), [0, 1, 2, 3]
-    for predicate, expected in [
-        (a0, [0]),
-        (And((a1, b1)), [1]),
-        (And((a0, b1)), []),
-        (Or((a0, b2)), [0, 2]),
-        (And((UNKNOWN, a0)), [0]),
-        (Or((UNKNOWN, a0)), None),
-        (UNKNOWN, None),
-        (Not(a0), None),
-        (Not(UNKNOWN), None),
-        (Not(Not(a0)), [0]),
-        (Not(Or((Not(a0), UNKNOWN))), [0]),
-        (Not(And((Not(a0), UNKNOWN))), None),
-        (Not(And((Not(a0), Not(b2)))), [0, 2]),
-        (And((Not(a0), b1)), [1]),
-        (Or((And((a0, UNKNOWN)), And((b2, UNKNOWN)))), [0, 2]),
-        (none, []),
-        (Constant(True), None),
-        (Constant(False), []),
-        (Constant(None), []),
-        (Not(Constant(True)), []),
-        (Not(Constant(False)), None),
-        (Not(Constant(None)), []),
-        (Or((Constant(None), a0)), [0]),
-        (Or((Constant(True), a0)), None),
-        (And(()), None),
-        (Or(()), []),
-        (Not(And(())), []),
-        (Not(Or(())), None),
-        (Or((none, a1)), [1]),
-        (IsIn(("a",), pa.array([5, 605, 9999])), [0, 3]),
-        (IsIn(("a",), pa.array([], pa.int64())), []),
-        (IsIn(("a",), pa.array(range(100, 300))), [0, 1]),
-        (IsIn(("a",), pa.array(rows)), every),
-        (IsIn(("a",), pa.array(range(10**6, 10**6 + 70))), []),
-    ]:
-        assert filters.candidate_row_groups(predicate, schema) == expected, predicate
 
 
 # Other writers
