@@ -554,7 +554,7 @@ class DuckDBTranslator(SqlTranslator):
         predicate = plain_set(column, values)
         if predicate is not None:
             return predicate
-        literals = list(map(_simple_literal, texts))
+        literals: list[SqlValue] = [_simple_literal(text) for text in texts]
         if is_one:
             predicate = self.translate_comparison("=", column, literals[0], None)
         else:
