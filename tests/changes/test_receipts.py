@@ -309,6 +309,22 @@ def test_the_filter_of_an_erasure_is_checked(table):
     assert purged.is_searched and not purged, str(purged)
 
 
+@pytest.mark.parametrize("erased", [("n.a", [7], None), (None, None, "n.a = 7")])
+def test_fields_in_older_files_of_mapped_tables_may_hold_a_key(tmp_path, erased):
+    table = KINDS["mapped delta"](random.Random(1), tmp_path, is_partitioned=False)
+    rows = [{**row, "n": {"a": number, "l": None}} for number, row in enumerate(table.new_rows(20))]
+    table.append(rows)
+    ds = zb.dataset(table.load())
+    columns, keys, filter = erased
+    receipt = ds.erase(columns, keys, filter=filter)
+    assert receipt.num_deleted == 1
+    for found in (receipt.check(ds), receipt.check(ds, keys, filter=filter)):
+        files = {trace.path for trace in found.found if trace.kind == "file"}
+        assert files == {file.path for file in receipt.files_removed}
+    assert not receipt.check(ds, keys, filter=filter, purge=True)
+    assert comparable(table.read()) == comparable([row for row in rows if row["n"]["a"] != 7])
+
+
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_compressed_manifests_that_no_snapshot_names_are_searched(tmp_path, codec):
     pytest.importorskip("zstandard")

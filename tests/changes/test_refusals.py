@@ -101,9 +101,21 @@ REFUSED_ROWS = {
         ["id", "must"],
         "first {'id': 7, 'must': 'x'} in rows 0 and 1;",
     ),
-    "text for a number": (rows_with(id=pa.array(["7", "8"])), "id", "keys are string, column 'id'"),
-    "boolean for a number": (rows_with(id=pa.array([True, False])), "id", "keys are bool, column"),
-    "number for a text": (rows_with(must=pa.array([7, 8])), "must", "column 'must' is string"),
+    "text for a number": (
+        rows_with(id=pa.array(["7", "8"])),
+        "id",
+        "have string in the column 'id'",
+    ),
+    "boolean for a number": (
+        rows_with(id=pa.array([True, False])),
+        "id",
+        "have bool in the column 'id'",
+    ),
+    "number for a text": (
+        rows_with(must=pa.array([7, 8])),
+        "must",
+        "have int64 in the column 'must'",
+    ),
     "fraction": (rows_with(id=pa.array([7.0, 7.5])), "id", "row 1 of the rows has 7.5 in column"),
     "nested": (
         rows_with(

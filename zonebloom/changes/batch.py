@@ -18,10 +18,11 @@ from zonebloom.base.text import count_text
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.changes.key_test import named_rows, require_no_nulls
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.evaluate import without_views
 from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
+from zonebloom.values.normal_types import decoded_type
+from zonebloom.values.types import family
 
 _MAX_SHOWN_CHARACTERS = 80
 
@@ -87,9 +88,21 @@ def _wanted_schema(given: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> 
     for name in keys:
         if name not in given.names:
             raise InvalidArgument(f"rows have no column {name!r}, which is a key; add it")
-        # Numbers that are given as text would be inserted beside equal ones.
-        checked_keys(pa.nulls(0, given.field(name).type), name, schema.field(name).type)
+        given_type, key_type = given.field(name).type, schema.field(name).type
+        if not pa.types.is_null(given_type) and _kind(given_type) != _kind(key_type):
+            # PyArrow would cast 7 to the text '7', a new key beside '07'.
+            raise InvalidArgument(
+                f"rows have {given_type} in the column {name!r}, a key of {key_type}; convert it, "
+                "and give the rows again"
+            )
     return pa.schema([schema.field(name).remove_metadata() for name in given.names])
+
+
+def _kind(type_: pa.DataType) -> str:
+    kind = family(decoded_type(type_))
+    if kind in ("integer", "float", "decimal"):
+        return "number"
+    return kind if kind == "boolean" else "other"
 
 
 def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Table:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from zonebloom.base.progress import Report
 from zonebloom.base.threads import map_in_order, thread_pool
@@ -168,27 +169,34 @@ class DeltaChanges(ChangeableTable):
     ) -> WrittenFile | None:
         if mapping_mode(self._table) == "none":
             return super().write(partition, replaced, tables, schema, options, report)
-        fields = self._logged_fields()
+        fields = self._table_fields()
         logged = pa.schema([fields[name] for name in schema.names])
         stored = pa.schema(map(stored_field, logged))
         renamed = (_with_schema(table.cast(logged), stored) for table in tables)
         return super().write(partition, replaced, renamed, stored, options, report)
 
-    def _logged_fields(self) -> dict[str, pa.Field]:
-        """Return the columns as the log describes them, by name."""
+    def _table_fields(self) -> dict[str, pa.Field]:
+        """Return the columns by name, with what the log says of each."""
         fields = pa.schema(self._table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
         return {field.name: field for field in fields}
 
-    def _logged_names(self) -> dict[str, str]:
-        """Return the names that files and their log have for the table's columns."""
+    def _physical_names(self) -> dict[str, str]:
+        """Return the names that files, and the log of files, have for the table's columns."""
         is_mapped = mapping_mode(self._table) != "none"
         return {
             name: stored_field(field).name if is_mapped else name
-            for name, field in self._logged_fields().items()
+            for name, field in self._table_fields().items()
         }
 
-    def stored_names(self, names: Collection[str]) -> dict[str, str]:
-        return {name: stored for name, stored in self._logged_names().items() if stored in names}
+    def stored_names(self, file_names: Collection[str]) -> dict[str, str]:
+        # The fields inside a column have other names in files, too.
+        is_mapped = mapping_mode(self._table) != "none"
+        nested = {n for n, f in self._table_fields().items() if is_mapped and pt.is_nested(f.type)}
+        return {
+            name: stored
+            for name, stored in self._physical_names().items()
+            if stored in file_names and name not in nested
+        }
 
     def commit(
         self,
@@ -201,11 +209,11 @@ class DeltaChanges(ChangeableTable):
         from deltalake.transaction import AddAction, RemoveAction
 
         columns = self.partition_columns
-        logged_names = list(map(self._logged_names().__getitem__, columns))
+        physical_names = list(map(self._physical_names().__getitem__, columns))
         now = int(time.time() * 1000)
 
         def values(partition: Any) -> dict[str, str | None]:
-            return dict(zip(logged_names, partition, strict=True))
+            return dict(zip(physical_names, partition, strict=True))
 
         actions: list[Any] = [
             AddAction(
@@ -363,7 +371,10 @@ class DeltaChanges(ChangeableTable):
 
 @dataclass(frozen=True)
 class _Renamed:
-    """A batch that gives its values with another schema, as Arrow's PyCapsule interface says."""
+    """A batch that gives its values with another schema, as Arrow's PyCapsule interface says.
+
+    The buffers are shared, so the types of both schemas differ in names only.
+    """
 
     batch: pa.RecordBatch
     schema: pa.Schema

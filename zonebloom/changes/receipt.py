@@ -379,11 +379,12 @@ class Receipt(Displayed):
         ):
             if count:
                 figures.append([name, f"{count:,}"])
-        removed = "files removed" if self.is_committed else "files to replace"
-        for name, files in ((removed, self.files_removed), ("files added", self.files_added)):
-            if name == "files added" and not self.is_committed:
-                # A plan does not know them.
-                continue
+        if self.is_committed:
+            files_by_name = {"files removed": self.files_removed, "files added": self.files_added}
+        else:
+            # Nobody knows yet how many files are added.
+            files_by_name = {"files to replace": self.files_removed}
+        for name, files in files_by_name.items():
             rows, size = sum(f.num_rows for f in files), sum(f.num_bytes for f in files)
             figures.append([name, f"{len(files):,} ({rows:,} rows, {bytes_text(size)})"])
         return figures

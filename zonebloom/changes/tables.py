@@ -328,9 +328,12 @@ class ChangeableTable(ABC):
         """
         return ()
 
-    def stored_names(self, names: Collection[str]) -> dict[str, str]:
-        """Return the table's columns among the names in a file, each with its name there."""
-        return {name: name for name in names}
+    def stored_names(self, file_names: Collection[str]) -> dict[str, str]:
+        """Return the columns that a file with some names stores, each with its name there.
+
+        Leave out columns that cannot be read by the table's names.
+        """
+        return {name: name for name in file_names}
 
     def retained_files(self, history: Any) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, with these versions."""

@@ -162,13 +162,13 @@ def _reason_in_file(
             names = table.stored_names(schema.names)
             types = [schema.field(stored).type for stored in names.values()]
             missing = test.missing_columns(pa.schema(zip(names, types, strict=True)))
-            present = test.without(missing)
-            if present is None:
+            reduced_test = test.without(missing)
+            if reduced_test is None:
                 return f"it may hold a key, because it has no column {missing[0]!r}"
-            chosen = {names[name]: name for name in present.columns}
-            batches = map(pa.table, file.iter_batches(columns=list(chosen)))
+            names_by_stored = {names[name]: name for name in reduced_test.columns}
+            batches = map(pa.table, file.iter_batches(columns=list(names_by_stored)))
             return _reason_of_count(
-                sum(present.count(batch.rename_columns(chosen)) for batch in batches)
+                sum(reduced_test.count(b.rename_columns(names_by_stored)) for b in batches)
             )
     except FileNotFoundError:
         return ""

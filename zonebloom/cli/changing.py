@@ -172,7 +172,7 @@ def receipt_command(
             raise click.UsageError("give the PATH of the table to check")
         return CommandAnswer(
             {"receipt": _json(receipt), "traces": None},
-            _receipt_text(receipt, receipt.traces, receipt.location, file),
+            _receipt_text(receipt, receipt.traces, receipt.location, (file, None)),
         )
     ds = Dataset(*open_at(path, **options))
     keys = None
@@ -187,7 +187,7 @@ def receipt_command(
     traces = receipt.check(ds, keys, filter=filter, purge=purge)
     return CommandAnswer(
         {"receipt": _json(receipt), "traces": traces},
-        _receipt_text(receipt, traces, ds.opened.source.root, file),
+        _receipt_text(receipt, traces, ds.opened.source.root, (file, path)),
         exit_code=text.FAILED if traces else 0,
     )
 
@@ -218,7 +218,10 @@ def _answer(ds: Dataset, receipt: Receipt, receipt_path: str | None) -> CommandA
     return CommandAnswer(
         _json(receipt),
         _receipt_text(
-            receipt, receipt.traces, ds.opened.source.root, receipt_path if is_saved else None
+            receipt,
+            receipt.traces,
+            ds.opened.source.root,
+            (receipt_path if is_saved else None, None),
         ),
         notes=notes,
         exit_code=text.FAILED if has_failed else 0,
@@ -230,9 +233,9 @@ def _json(receipt: Receipt) -> dict[str, Any]:
 
 
 def _receipt_text(
-    receipt: Receipt, traces: Traces | None, root: str, receipt_path: str | None
+    receipt: Receipt, traces: Traces | None, root: str, paths: tuple[str | None, str | None]
 ) -> str:
     title = str(replace(receipt, traces=None))
     if traces is None:
         return title
-    return f"{title}\n{text.traces_text(traces, receipt, root, receipt_path, terminal_width())}"
+    return f"{title}\n{text.traces_text(traces, receipt, root, paths, terminal_width())}"

@@ -222,10 +222,13 @@ def traces_text(
     traces: Traces,
     receipt: Receipt,
     root: str,
-    receipt_path: str | None,
+    paths: tuple[str | None, str | None],
     width: int | None = None,
 ) -> str:
-    """Return what still holds the keys of a receipt, and the command that removes it."""
+    """Return what still holds the keys of a receipt, and the command that removes it.
+
+    ``paths`` are those of the receipt and of the table, if the user gave them.
+    """
     lines = [traces.verdict]
     if traces.found:
         cells = [
@@ -236,12 +239,19 @@ def traces_text(
     if traces.not_searched:
         lines.append(traces.limits)
     if traces.calls:
-        keys = [f"--key {column}=VALUE" for column in receipt.columns] or ["--filter SQL"]
-        condition = ", if RECEIPT is the file of erase --receipt" if receipt_path is None else ""
-        paths = [receipt_path or "RECEIPT", "PATH" if receipt.table == "iceberg" else root]
+        keys = [f"--key {shlex.quote(f'{column}=VALUE')}" for column in receipt.columns]
+        condition = ", if RECEIPT is the file of erase --receipt" if paths[0] is None else ""
+        given = [paths[0] or "RECEIPT", paths[1] or "PATH"]
         lines += [
             f"This command removes them, and older versions with them{condition}:",
-            " ".join(["zonebloom receipt", *map(shlex.quote, paths), *keys, "--purge"]),
+            " ".join(
+                [
+                    "zonebloom receipt",
+                    *map(shlex.quote, given),
+                    *(keys or ["--filter SQL"]),
+                    "--purge",
+                ]
+            ),
         ]
         if receipt.table == "folder" and any(trace.kind == "file" for trace in traces.found):
             lines.append("It leaves the files of a folder; delete them if nobody needs them.")

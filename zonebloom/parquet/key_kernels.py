@@ -244,7 +244,10 @@ def find_texts(pages, width, keys, key_starts, table, bitmap, seed, positions):
             offset += length
             if num_keys == 1:
                 positions[hits] = first_position + i
-                hits += np.int64(length == key_starts[1] and _is_equal(start, key_address, length))
+                is_equal = length == key_starts[1] - key_starts[0] and _is_equal(
+                    start, key_address + np.uint64(key_starts[0]), length
+                )
+                hits += np.int64(is_equal)
             elif _has_bit(_sample(start, length), bitmap):
                 slot = _slot_of_text(start, length, key_address, key_starts, table, seed)
                 positions[hits] = first_position + i

@@ -260,7 +260,7 @@ def _stored_keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> tuple[np.ndar
 
 
 def words_of(values: pa.Array) -> np.ndarray:
-    """Return the bytes of each value as a number, uint64. Nulls have any."""
+    """Return the bytes of each value as a number, uint64. That of a null may be any."""
     *_, data = values.buffers()
     if not len(values) or data is None:
         return np.empty(0, dtype=np.uint64)
@@ -270,7 +270,10 @@ def words_of(values: pa.Array) -> np.ndarray:
 
 
 def texts_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes of values and their offsets, int64. Nulls have any bytes."""
+    """Return the bytes of values and their offsets, int64, which need not begin at 0.
+
+    The bytes of a null may be any.
+    """
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     *_, data = values.buffers()

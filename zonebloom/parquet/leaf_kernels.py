@@ -268,7 +268,7 @@ def find_in_file(opening, keys, dictionary_hits, nulls):
     )(_OPENING, readonly(int64, 2), int64[:, ::1]),
 )
 def take_from_file(opening, dictionaries, states):
-    """Take the values of columns at some rows, whose numbers are the starts of the ranges.
+    """Take the values of columns at some rows. ``opening`` has each row as a range of one row.
 
     ``states`` receives the flags and the levels of each column, as `open_pages` and `read_pages`
     set them. Return what is needed, the numbers of pages, bytes read and decompressed bytes, and

@@ -59,7 +59,7 @@ class Node(NamedTuple):
     children : tuple of Node
         The fields of a struct; the items of a list; the key and the value of a map.
     leaf : LeafType or None
-        How a leaf is decoded. No value of the type null is.
+        How a leaf is decoded. Of the type null, no value is ever decoded.
     """
 
     arrow_type: pa.DataType

@@ -538,7 +538,7 @@ def value_text(value: pa.Scalar) -> str:
 def shown_text(predicate: Predicate, schema: pa.Schema) -> str:
     """Return a predicate as text, with the values of UUID columns as people write them.
 
-    Searches compare them as bytes.
+    Searches compare them as bytes, and conditions on tuples and elements show these.
     """
 
     def with_uuids(leaf: LeafPredicate) -> Predicate:
@@ -547,7 +547,7 @@ def shown_text(predicate: Predicate, schema: pa.Schema) -> str:
         if not isinstance(find_leaf_type(schema, leaf.column), pa.UuidType):
             return leaf
         # Bytes of another length stay as they are.
-        with suppress(pa.ArrowInvalid):
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
             if isinstance(leaf, IsIn):
                 return replace(leaf, values=_as_uuids(leaf.values))
             return replace(leaf, value=_as_uuids(leaf.value))

@@ -537,10 +537,10 @@ class DuckDBTranslator(SqlTranslator):
         self.require_only(node, "this", "expressions")
         if self.strip_parentheses(node.this).key == "tuple":
             return self._translate_rows_in(node)
-        set_of_plain_values = plain_set(
+        condition = plain_condition(
             self.translate_operand(node.this), list(map(plain_value, node.expressions))
         )
-        return super()._translate_in(node) if set_of_plain_values is None else set_of_plain_values
+        return super()._translate_in(node) if condition is None else condition
 
     def translate_simple(self, match: re.Match[str]) -> Predicate:
         """Translate a match of ``column = literal`` or ``column IN (literals)``."""
@@ -551,7 +551,7 @@ class DuckDBTranslator(SqlTranslator):
         is_one = match["one"] is not None
         texts = [match["one"]] if is_one else _SIMPLE_LITERALS.findall(match["many"])
         values = [text[1:-1] if text[0] == "'" else _plain_integer(text) for text in texts]
-        predicate = plain_set(column, values)
+        predicate = plain_condition(column, values)
         if predicate is not None:
             return predicate
         literals: list[SqlValue] = [_simple_literal(text) for text in texts]
@@ -1130,7 +1130,7 @@ def _number_literal(text: str) -> Literal:
     return replace(literal, digits=(len(digits), len(decimals)))
 
 
-def plain_set(operand: SqlValue, values: Sequence[int | str | None]) -> Predicate | None:
+def plain_condition(operand: SqlValue, values: Sequence[int | str | None]) -> Predicate | None:
     """Return the condition that a column holds a plain integer or string, or one of several.
 
     Return None for any other values. `DuckDBTranslator.translate_membership` returns an equal

@@ -64,7 +64,7 @@ class _DecodableColumns(NamedTuple):
 
 
 class _DecodableFields(NamedTuple):
-    """The fields that kernels for nested columns decode, and for each the reason if they fail."""
+    """The nested fields that kernels decode, as a table, and why they cannot decode others."""
 
     reasons: dict[str, str]
     table: FieldTable | None

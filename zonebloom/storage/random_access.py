@@ -10,7 +10,6 @@ import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -250,6 +249,8 @@ class FragmentFile(RandomAccessFile):
         # may be cached, because a file that replaces this one may have the same identity.
         is_certain = identity.inode or identity.tag
         self.cache_key: tuple[Hashable, ...] | None = (path, identity) if is_certain else None
+        # Whether every write since then changes the identity, so that parts may be cached.
+        self.is_at_rest = is_at_rest(identity, time.time_ns())
         # The (start, stop) ranges that `read_ahead` read, and their bytes.
         self._prefetched: list[tuple[tuple[int, int], bytes]] = []
         try:
@@ -267,11 +268,6 @@ class FragmentFile(RandomAccessFile):
         if not identity.is_still(now):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
-
-    @cached_property
-    def is_at_rest(self) -> bool:
-        """Whether every write from now on changes the identity, so that parts may be cached."""
-        return is_at_rest(self.identity, time.time_ns())
 
     def require_unchanged(self) -> None:
         """Raise `FragmentChanged` if the file was written since it was opened.

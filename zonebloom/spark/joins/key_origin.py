@@ -54,7 +54,7 @@ def require_stored_column(frame: DataFrame, key: str, dataset: Dataset) -> None:
 
 def _stored_column(frame: DataFrame, key: str) -> tuple[Any, list[str]]:
     """Return the attribute of files that is a key of a frame, and the files of its relation."""
-    # The optimized plan has fewer kinds of nodes: no named subqueries and no set operations.
+    # The optimized plan has no views, named subqueries, INTERSECT and EXCEPT. UNION is refused.
     plan = query_execution(frame).optimizedPlan()
     attribute = plan.output().apply(frame.columns.index(key))
     try:
