@@ -45,7 +45,7 @@ def run(script: str, folder: Path, **environment: str) -> None:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=500,
+        timeout=1000,
         check=False,
         cwd=folder,
     )
