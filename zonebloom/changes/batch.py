@@ -99,6 +99,7 @@ def _wanted_schema(given: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> 
 
 
 def _kind(type_: pa.DataType) -> str:
+    """Return the kind of a key's type. PyArrow casts keys of one kind without a second spelling."""
     kind = family(decoded_type(type_))
     if kind in ("integer", "float", "decimal"):
         return "number"

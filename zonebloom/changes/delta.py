@@ -19,7 +19,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from zonebloom.base.progress import Report
 from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.places import FileChange
 from zonebloom.changes.receipt import Trace
@@ -29,7 +28,7 @@ from zonebloom.changes.tables import (
     commit_in_doubt,
     read_log,
 )
-from zonebloom.changes.writing import WriterOptions, WrittenFile, columns_without_bounds
+from zonebloom.changes.writing import WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, InvalidArgument
 from zonebloom.sources.delta_lake import mapping_mode, stored_field
 from zonebloom.sources.source import Fragment
@@ -158,45 +157,32 @@ class DeltaChanges(ChangeableTable):
             return posixpath.join(posixpath.dirname(replaced.path), name)
         return self._hive_path(partition, name)
 
-    def write(
-        self,
-        partition: Any,
-        replaced: Fragment | None,
-        tables: Iterable[pa.Table],
-        schema: pa.Schema,
-        options: WriterOptions,
-        report: Report | None,
-    ) -> WrittenFile | None:
-        if mapping_mode(self._table) == "none":
-            return super().write(partition, replaced, tables, schema, options, report)
+    def as_stored(
+        self, tables: Iterable[pa.Table], schema: pa.Schema
+    ) -> tuple[Iterable[pa.Table], pa.Schema]:
+        if not self._is_mapped:
+            return tables, schema
         fields = self._table_fields()
         logged = pa.schema([fields[name] for name in schema.names])
         stored = pa.schema(map(stored_field, logged))
-        renamed = (_with_schema(table.cast(logged), stored) for table in tables)
-        return super().write(partition, replaced, renamed, stored, options, report)
+        return (_with_schema(table.cast(logged), stored) for table in tables), stored
+
+    @property
+    def _is_mapped(self) -> bool:
+        return mapping_mode(self._table) != "none"
 
     def _table_fields(self) -> dict[str, pa.Field]:
         """Return the columns by name, with what the log says of each."""
         fields = pa.schema(self._table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
         return {field.name: field for field in fields}
 
-    def _physical_names(self) -> dict[str, str]:
-        """Return the names that files, and the log of files, have for the table's columns."""
-        is_mapped = mapping_mode(self._table) != "none"
-        return {
-            name: stored_field(field).name if is_mapped else name
-            for name, field in self._table_fields().items()
-        }
-
     def stored_names(self, file_names: Collection[str]) -> dict[str, str]:
+        if not self._is_mapped:
+            return super().stored_names(file_names)
         # The fields inside a column have other names in files, too.
-        is_mapped = mapping_mode(self._table) != "none"
-        nested = {n for n, f in self._table_fields().items() if is_mapped and pt.is_nested(f.type)}
-        return {
-            name: stored
-            for name, stored in self._physical_names().items()
-            if stored in file_names and name not in nested
-        }
+        plain = [field for field in self._table_fields().values() if not pt.is_nested(field.type)]
+        names = {field.name: stored_field(field).name for field in plain}
+        return {name: stored for name, stored in names.items() if stored in file_names}
 
     def commit(
         self,
@@ -209,11 +195,12 @@ class DeltaChanges(ChangeableTable):
         from deltalake.transaction import AddAction, RemoveAction
 
         columns = self.partition_columns
-        physical_names = list(map(self._physical_names().__getitem__, columns))
+        fields = self._table_fields()
+        logged_names = [stored_field(fields[c]).name if self._is_mapped else c for c in columns]
         now = int(time.time() * 1000)
 
         def values(partition: Any) -> dict[str, str | None]:
-            return dict(zip(physical_names, partition, strict=True))
+            return dict(zip(logged_names, partition, strict=True))
 
         actions: list[Any] = [
             AddAction(

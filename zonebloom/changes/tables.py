@@ -291,6 +291,7 @@ class ChangeableTable(ABC):
         report: Report | None,
     ) -> WrittenFile | None:
         """Write a file. Return None, and write none, if there are no rows."""
+        tables, schema = self.as_stored(tables, schema)
         path = self.new_path(partition, replaced)
         self._new_paths.append(path)
         with permission_errors(self.location):
@@ -298,6 +299,12 @@ class ChangeableTable(ABC):
                 self._source.store.create_folder(posixpath.dirname(path))
             result = write_parquet(self._source.store, path, tables, schema, options, report)
         return result and WrittenFile(path, partition, *result, replaced=replaced)
+
+    def as_stored(
+        self, tables: Iterable[pa.Table], schema: pa.Schema
+    ) -> tuple[Iterable[pa.Table], pa.Schema]:
+        """Return rows and their schema with the names that files have."""
+        return tables, schema
 
     def delete_new_files(self) -> None:
         """Delete what was written, but not committed."""

@@ -241,13 +241,13 @@ def traces_text(
     if traces.calls:
         keys = [f"--key {shlex.quote(f'{column}=VALUE')}" for column in receipt.columns]
         condition = ", if RECEIPT is the file of erase --receipt" if paths[0] is None else ""
-        given = [paths[0] or "RECEIPT", paths[1] or "PATH"]
+        arguments = [paths[0] or "RECEIPT", paths[1] or "PATH"]
         lines += [
             f"This command removes them, and older versions with them{condition}:",
             " ".join(
                 [
                     "zonebloom receipt",
-                    *map(shlex.quote, given),
+                    *map(shlex.quote, arguments),
                     *(keys or ["--filter SQL"]),
                     "--purge",
                 ]

@@ -97,5 +97,5 @@ def _errors_of(file: IO[bytes]) -> Iterator[None]:
     except pa.ArrowException as error:
         raise InvalidArgument(
             f"cannot read {file.name}: {error}; give a Parquet file, or a CSV file whose first "
-            "line names its columns, and whose values are of their types"
+            "line names its columns and whose values fit their types"
         ) from None

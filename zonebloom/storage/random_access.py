@@ -245,8 +245,8 @@ class FragmentFile(RandomAccessFile):
     ):
         self.path = path
         self.identity = identity
-        # What the keys of cached parts of this version of the file begin with, or None if nothing
-        # may be cached, because a file that replaces this one may have the same identity.
+        # The keys of cached parts of this version of the file begin with this. It is None if no
+        # part may be cached, because a file that replaces this one may have the same identity.
         is_certain = identity.inode or identity.tag
         self.cache_key: tuple[Hashable, ...] | None = (path, identity) if is_certain else None
         # Whether every write since then changes the identity, so that parts may be cached.
