@@ -149,7 +149,7 @@ class ChangeableTable(ABC):
 
     @property
     def state(self) -> str:
-        """What changes with each change of the table. Empty if nothing tells that."""
+        """Return a text that differs after each change of the table. It is empty if none does."""
         return str(self.version)
 
     def use(self, opened: OpenedDataset) -> None:

@@ -115,7 +115,7 @@ class LoadedIndex:
 
     @property
     def finds_few_zones(self) -> bool:
-        """Whether the kind of this index does: `IndexKind.finds_few_zones`."""
+        """Return whether the index finds few zones; see `IndexKind.finds_few_zones`."""
         return self._kind is not None and self._kind.finds_few_zones
 
     @cached_property
@@ -306,13 +306,13 @@ class IndexView:
 
     def rows_where(self, question: ValueQuestion, *, is_true: bool) -> RowRanges:
         """Return the rows of zones where a condition may be true, or false, and uncovered rows."""
-        found = []
+        zones_by_table = []
         for table in self._tables:
             if isinstance(table, ZoneMapTable):
                 stored: Any = table.bounds
                 find = stored.zones_where_true if is_true else stored.zones_where_false
-                found.append((table, find(question.column_type, question.leaf)))
-        return self._rows(found)
+                zones_by_table.append((table, find(question.column_type, question.leaf)))
+        return self._rows(zones_by_table)
 
     @property
     def all_rows(self) -> RowRanges:
@@ -363,10 +363,10 @@ class IndexView:
     def _known_runs(self, runs: ZoneRuns, is_known: np.ndarray) -> ZoneRuns:
         return runs if self._all_known else runs.select(is_known)
 
-    def _rows(self, found: Sequence[tuple[IndexTable, np.ndarray]]) -> RowRanges:
+    def _rows(self, zones_by_table: Sequence[tuple[IndexTable, np.ndarray]]) -> RowRanges:
         """Return the rows of zones of some tables, and all rows not covered."""
         # Most tables do not hold a key.
-        bounds = [self._bounds(table, zones) for table, zones in found if zones.size]
+        bounds = [self._bounds(table, zones) for table, zones in zones_by_table if zones.size]
         if not bounds:
             return self.uncovered
         rows = _union(bounds)

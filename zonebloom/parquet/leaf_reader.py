@@ -144,7 +144,7 @@ class PageTable:
             [describe_column(column.leaf, column.chunk.codec) for column in columns], np.int64
         )
         self._num_rows = int(pages[0].first_rows[-1])
-        # Whether a page was read that kernels do not open, and for each column whether one had
+        # These say whether kernels could not open a page, and which columns had a page with
         # dictionary indices.
         self._needs_steps = False
         self._need_dictionary = [False] * len(columns)
@@ -498,7 +498,10 @@ class OpenedPages:
 
     @property
     def present(self) -> np.ndarray | None:
-        """Whether each row of the only leaf holds a value, uint8. None if no row is null."""
+        """Return for each row of the only leaf whether it holds a value, uint8.
+
+        Return None if no row is null.
+        """
         return None if self._levels[0] < 0 else self._present
 
     def take(self, rows: np.ndarray) -> list[pa.Array]:
@@ -521,9 +524,9 @@ def take_arrays(
 
     ``stored`` has the opened pages as `leaf_kernels.take_rows` gets them.
     """
-    taken = leaf_kernels.take_rows(stored, rows)
-    _require_values(taken[0])
-    return arrays_of(leaves, taken, rows.size, are_nullable)
+    values = leaf_kernels.take_rows(stored, rows)
+    _require_values(values[0])
+    return arrays_of(leaves, values, rows.size, are_nullable)
 
 
 def arrays_of(

@@ -167,7 +167,7 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
     is_skipped = np.frombuffer(description.get("kept", "").encode(), "S1") == b"0"
     kept_files = scan.files.take(np.flatnonzero(~is_skipped)) if is_skipped.size else scan.files
     if text is None:
-        # Nothing is asked about IS NOT NULL alone.
+        # No index is asked about IS NOT NULL alone.
         has_filter = any(node["kind"] != "IsNotNull" for node in scan.filters)
         notes = [Note(Reason.NOT_ASKED if has_filter else Reason.NO_FILTER)]
     elif "problem" in description:

@@ -84,7 +84,7 @@ class RandomAccessFile:
         self.counter = counter or ReadCounter()
         store = self._store = store_of(filesystem)
         self.has_round_trips = store.has_round_trips
-        # Whether the last pieces came from the disk. The next ones are likely to, as well.
+        # It is true if the last pieces came from the disk. Then the next ones probably do, too.
         self.is_on_disk = False
         self._path, self._tag = path, tag
         if store is LOCAL:
@@ -249,7 +249,7 @@ class FragmentFile(RandomAccessFile):
         # part may be cached, because a file that replaces this one may have the same identity.
         is_certain = identity.inode or identity.tag
         self.cache_key: tuple[Hashable, ...] | None = (path, identity) if is_certain else None
-        # Whether every write since then changes the identity, so that parts may be cached.
+        # If it is true, every later write changes the identity, so parts may be cached.
         self.is_at_rest = is_at_rest(identity, time.time_ns())
         # The (start, stop) ranges that `read_ahead` read, and their bytes.
         self._prefetched: list[tuple[tuple[int, int], bytes]] = []
