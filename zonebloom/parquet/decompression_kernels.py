@@ -17,7 +17,7 @@ from zonebloom.parquet.leaf_type import SNAPPY
 from zonebloom.parquet.page_bytes import byte_at, copy_bytes, varint_at
 from zonebloom.parquet.page_table import PAGES
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_16, load_32
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 # Each element begins with a tag of one byte. The low two bits are the kind of the element: a
 # literal, or a copy with a distance of one, two or four bytes. The other bits are its length, less
@@ -41,7 +41,7 @@ _LENGTH_BYTES = 4
 _MIN_STEP_BYTES = 1 << 12
 
 
-@inlined
+@linked
 def _decompress_without_branches(source, source_stop, target_start, target, target_stop):
     """Decompress elements while both ends are far away. Return the next source and target.
 
@@ -235,7 +235,7 @@ def decompress_first_values(source, num_bytes, target, size, has_levels, width, 
     return size if source == source_stop else -1
 
 
-@inlined
+@linked
 def _single_literal(source, num_bytes, size):
     """Return the start of the data in a body that Snappy could not compress.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint8
 
-from zonebloom.parquet.page_bytes import varint_at, zigzag
+from zonebloom.parquet.page_bytes import copy_bytes, varint_at, zigzag
+from zonebloom.sbbf.addresses import address_of
 from zonebloom.sbbf.jit import kernel, readonly
 
 
@@ -20,7 +21,7 @@ def decode_deltas(data, offset, stop, bits, out):
     """
     if stop > data.shape[0]:
         return -1
-    address = np.uint64(data.ctypes.data)
+    address = address_of(data)
     block, offset = varint_at(address, offset, stop)
     if offset < 0:
         return -1
@@ -86,6 +87,7 @@ def join_prefixes(data, offset, stop, prefixes, suffixes, out):
     """
     if stop > data.shape[0]:
         return -1
+    source, target = address_of(data), address_of(out)
     previous = 0
     length = 0
     end = 0
@@ -95,8 +97,8 @@ def join_prefixes(data, offset, stop, prefixes, suffixes, out):
             return -1
         if prefix + suffix > out.shape[0] - end:
             return -1
-        out[end : end + prefix] = out[previous : previous + prefix]
-        out[end + prefix : end + prefix + suffix] = data[offset : offset + suffix]
+        copy_bytes(target + np.uint64(end), target + np.uint64(previous), prefix)
+        copy_bytes(target + np.uint64(end + prefix), source + np.uint64(offset), suffix)
         offset += suffix
         previous = end
         length = prefix + suffix
@@ -110,6 +112,7 @@ def write_plain_texts(data, offset, lengths, out):
 
     Return the number of bytes written, or -1.
     """
+    source, target = address_of(data), address_of(out)
     end = 0
     for i in range(lengths.shape[0]):
         length = lengths[i]
@@ -117,7 +120,7 @@ def write_plain_texts(data, offset, lengths, out):
             return -1
         for k in range(4):
             out[end + k] = np.uint8((length >> (8 * k)) & 0xFF)
-        out[end + 4 : end + 4 + length] = data[offset : offset + length]
+        copy_bytes(target + np.uint64(end + 4), source + np.uint64(offset), length)
         offset += length
         end += length + 4
     return end

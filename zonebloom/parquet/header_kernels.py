@@ -11,7 +11,7 @@ from numba import int64, uint8
 from zonebloom.parquet.leaf_type import LZ4, SNAPPY
 from zonebloom.parquet.page_bytes import varint_at, zigzag
 from zonebloom.parquet.page_table import PAGES
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 # Positions of the fields of a page header in an array. A field that a header lacks is -1.
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _CRC, _NUM_VALUES, _ENCODING = range(6)
@@ -47,7 +47,7 @@ _MAX_BYTES = (1 << 31) - 1
 MAX_SNAPPY_RATIO, MAX_RATIO = 22, 1 << 16
 
 
-@inlined
+@linked
 def is_dictionary_encoding(encoding):
     """Return whether the values of an encoding are indices into a dictionary."""
     return (
@@ -57,7 +57,7 @@ def is_dictionary_encoding(encoding):
     )
 
 
-@inlined
+@linked
 def _position(outer, number):
     """Return the position of a field in the array, or -1.
 
@@ -83,7 +83,7 @@ def _position(outer, number):
     return -1
 
 
-# This is not inlined, because it would then be compiled for each caller, which takes seconds.
+# This is not linked, because LLVM would then compile it for each caller, which takes seconds.
 @kernel(int64(readonly(uint8), int64, int64, int64[::1], int64[::1], int64[::1]))
 def _page_header(data, offset, stop, out, last, outer):
     """Read the known fields of a page header into ``out``. Return its end, or -1."""
@@ -169,7 +169,7 @@ def _lz4_size(data, offset, stop):
     return total
 
 
-@inlined
+@linked
 def _is_size(data, begin, stop, codec, size):
     """Return whether a body can have a decompressed size, which is -1 for uncompressed bodies."""
     if size <= 0:
@@ -181,7 +181,7 @@ def _is_size(data, begin, stop, codec, size):
     return codec != LZ4 or _lz4_size(data, begin, stop) == size
 
 
-@inlined
+@linked
 def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, is_boolean, page):
     """Fill in a page from its header, which ends at ``begin``. Return flags, or a refusal code."""
     num_rows, is_repeated = page.num_rows, max_repetition > 0

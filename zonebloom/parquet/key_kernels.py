@@ -14,7 +14,7 @@ from zonebloom.parquet.page_bytes import byte_at, copy_bytes, text_at
 from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.sbbf import blocks
 from zonebloom.sbbf.addresses import load_32, load_64
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.sbbf.table_slots import slot_of
 from zonebloom.sbbf.xxh64 import hash_memory, hash_width_4, hash_width_8
 
@@ -25,31 +25,31 @@ _GROUP_SIZE = 256
 _HASHED_TOGETHER = 512
 
 
-@inlined
+@linked
 def _mixed(hashed):
     # Floats may differ only in their high bits, and integers only in their low ones.
     hashed ^= hashed >> np.uint64(32)
     return (hashed * np.uint64(0x9E3779B185EBCA87)) >> np.uint64(32)
 
 
-@inlined
+@linked
 def _next_slot(slot, table):
     return (slot + 1) & (table.shape[0] - 1)
 
 
-@inlined
+@linked
 def _set_bit(hashed, bitmap):
     bit = _mixed(hashed) & np.uint64(64 * bitmap.shape[0] - 1)
     bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
 
 
-@inlined
+@linked
 def _has_bit(hashed, bitmap):
     bit = _mixed(hashed) & np.uint64(64 * bitmap.shape[0] - 1)
     return np.int64(bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1))
 
 
-@inlined
+@linked
 def _sample(address, length):
     """Return a number made of both ends of a string and its length. Few strings share it."""
     if length < 8:
@@ -62,7 +62,7 @@ def _sample(address, length):
     return sample + np.uint64(length)
 
 
-@inlined
+@linked
 def _is_equal(one, other, length):
     j = 0
     while j + 8 <= length and load_64(one + np.uint64(j)) == load_64(other + np.uint64(j)):
@@ -74,7 +74,7 @@ def _is_equal(one, other, length):
     return j == length
 
 
-@inlined
+@linked
 def _slot_of_text(start, length, address, starts, table, seed):
     """Return the slot of a string in the table, or the empty slot where it belongs."""
     slot = slot_of(hash_memory(start, np.uint64(length), seed), seed, table)
@@ -131,13 +131,13 @@ def fill_text_table(keys, starts, table, bitmap, seed):
     return num_distinct
 
 
-@inlined
+@linked
 def _number_at(address, i, width):
     offset = address + np.uint64(i * width)
     return load_64(offset) if width == 8 else load_32(offset)
 
 
-@inlined
+@linked
 def _find_one_number(address, count, width, key, first_position, positions, hits):
     """Write the positions of the values that equal one key. Return the new number of hits."""
     for first in range(0, count, _GROUP_SIZE):

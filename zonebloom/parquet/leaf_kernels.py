@@ -38,7 +38,7 @@ from zonebloom.parquet.value_kernels import (
     find_indices,
     take_values,
 )
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.storage.pread_kernel import read_pieces
 
 # `find_in_file` and `take_from_file` say what they need: nothing; a dictionary to which a page
@@ -88,7 +88,7 @@ _KEYS = types.Tuple(
 )
 
 
-@inlined
+@linked
 def _read(handle, pages, data):
     """Read the pages from a file. Return the number of bytes."""
     places = np.empty((2, pages.shape[0]), dtype=np.int64)
@@ -97,7 +97,7 @@ def _read(handle, pages, data):
     return read_pieces(handle, places[0], places[1], data)
 
 
-@inlined
+@linked
 def _need_other_codecs(pages, bounds, columns):
     """Return whether a page to read has a codec that no kernel decompresses."""
     for column in range(columns.shape[0]):

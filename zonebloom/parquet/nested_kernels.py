@@ -22,7 +22,7 @@ from numba import int64, types, uint8
 
 from zonebloom.parquet.page_table import PAGES
 from zonebloom.parquet.row_kernels import decode_levels, strip_levels
-from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 # Results of `read_slots` if levels are damaged or contradict one another, or if a row is missing.
 DAMAGED, MISSING = -1, -2
@@ -109,7 +109,7 @@ def _read_levels(data, pages, max_level, item_levels, definitions, repetitions, 
     return nulls
 
 
-@inlined
+@linked
 def _skip_rows(repetitions, slot, end, row, next_row):
     """Skip slots before the start of ``next_row``. Return the row and the next slot.
 

@@ -8,23 +8,23 @@ from __future__ import annotations
 import numpy as np
 
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_64, load_8, load_32, load_64
-from zonebloom.sbbf.jit import inlined
+from zonebloom.sbbf.jit import linked
 
 # The longest run, in values or in groups of eight. No page holds more.
 _MAX_RUN_LENGTH = (1 << 31) - 1
 
 
-@inlined
+@linked
 def zigzag(value):
     return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
 
 
-@inlined
+@linked
 def byte_at(address, offset):
     return load_8(address + np.uint64(offset))
 
 
-@inlined
+@linked
 def copy_bytes(target, source, length):
     """Copy bytes between two areas that do not overlap."""
     size = np.uint64(length)
@@ -45,7 +45,7 @@ def copy_bytes(target, source, length):
         num_copied += np.uint64(1)
 
 
-@inlined
+@linked
 def varint_at(address, offset, stop):
     """Return an unsigned varint and its end. The end is -1 if the bytes run out."""
     value = np.uint64(0)
@@ -60,7 +60,7 @@ def varint_at(address, offset, stop):
     return value, -1
 
 
-@inlined
+@linked
 def run_at(address, offset, stop, width, max_values):
     """Read the header of a run in the hybrid encoding of RLE and bit-packing.
 
@@ -88,7 +88,7 @@ def run_at(address, offset, stop, width, max_values):
     return length, value, offset, offset + num_bytes
 
 
-@inlined
+@linked
 def bits_at(address, bit, width, stop):
     """Return the value of up to 32 bits that begins at a bit. The bytes end at ``stop``."""
     offset = bit >> 3
@@ -103,7 +103,7 @@ def bits_at(address, bit, width, stop):
     return value & ((np.uint64(1) << np.uint64(width)) - np.uint64(1))
 
 
-@inlined
+@linked
 def text_at(address, offset, size, width):
     """Return the start and the length of a value. The length is -1 if the bytes run out.
 

@@ -23,7 +23,7 @@ from zonebloom.parquet.header_kernels import (
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at
 from zonebloom.parquet.page_table import PAGE, PAGES, STORED_PAGES
 from zonebloom.sbbf.addresses import load_32, load_64
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 _LENGTH_BYTES = 4
 # Ranges of a decoded page with fewer rows between them are taken together.
@@ -55,7 +55,7 @@ def find_pages_of_ranges(rows, bounds, range_starts, range_stops, out):
     return count
 
 
-@inlined
+@linked
 def _add_decoded_rows(decoded, first_row, stop_row, range_starts, range_stops, which, pages, size):
     """Add the rows of the ranges from ``which`` on in a decoded page to the table of pages.
 
@@ -220,7 +220,7 @@ def decode_levels(address, stop, max_level, out):
     return 0
 
 
-@inlined
+@linked
 def strip_levels(page):
     """Return the address and size of levels at the start of a body, which is cut after them.
 

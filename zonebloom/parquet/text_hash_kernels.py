@@ -16,7 +16,7 @@ from zonebloom.parquet.page_bytes import byte_at, text_at
 from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.parquet.value_kernels import decode_indices
 from zonebloom.sbbf.addresses import load_64
-from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.sbbf.xxh64 import hash_memory
 
 # Positions of the addresses and lengths of the least and the greatest string. Addresses are 0 if
@@ -24,7 +24,7 @@ from zonebloom.sbbf.xxh64 import hash_memory
 MIN_ADDRESS, MIN_LENGTH, MAX_ADDRESS, MAX_LENGTH = range(4)
 
 
-@inlined
+@linked
 def _swap_bytes(value):
     value = ((value >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)) | (
         (value & np.uint64(0x00FF00FF00FF00FF)) << np.uint64(8)

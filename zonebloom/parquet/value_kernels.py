@@ -19,7 +19,7 @@ from zonebloom.parquet.header_kernels import (
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
 from zonebloom.parquet.page_table import STORED_PAGES
 from zonebloom.sbbf.addresses import copy_4, copy_8, load_32
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 # Positions of the description of a dictionary: the addresses of its page and of the string offsets
 # in that, and its number of entries.
@@ -31,7 +31,7 @@ _LENGTH_BYTES = 4
 _DECODED_BITS = 32
 
 
-@inlined
+@linked
 def _begin_indices(address, encoding):
     """Return the bits of the indices of a page, and the offset of their first run."""
     if encoding == DECODED_INDICES:
@@ -39,7 +39,7 @@ def _begin_indices(address, encoding):
     return np.int64(byte_at(address, 0)), np.int64(1)
 
 
-@inlined
+@linked
 def _index_run_at(address, offset, size, width, max_values, encoding):
     """Return a run of indices as `run_at` does. All decoded indices are one run."""
     if encoding == DECODED_INDICES:
@@ -86,7 +86,7 @@ def find_indices(pages, hits_of, positions):
     return hits
 
 
-@inlined
+@linked
 def _replace_by_indices(address, size, count, encoding, positions, num_positions):
     """Replace positions in a page of dictionary indices by these indices. Return 0, or -1."""
     if count == 0:
@@ -115,7 +115,7 @@ def _replace_by_indices(address, size, count, encoding, positions, num_positions
     return 0
 
 
-@inlined
+@linked
 def _copy_value(target, source, width):
     if width == 8:
         copy_8(target, source)

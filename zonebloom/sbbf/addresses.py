@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types, uint64
 
-from zonebloom.sbbf.jit import inlined, intrinsic
+from zonebloom.sbbf.jit import intrinsic, linked
 
 
 def _loader(bits: int) -> Any:
@@ -38,7 +38,7 @@ def _byte_copier(num_bytes: int) -> Any:
     return copy
 
 
-@inlined
+@linked
 def address_of(array):
     return np.uint64(array.ctypes.data)
 

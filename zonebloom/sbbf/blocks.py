@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import boolean, float64, int64, uint8, uint32, uint64, void
 
 from zonebloom.sbbf.addresses import count_ones
-from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
+from zonebloom.sbbf.jit import intrinsic, kernel, linked, readonly
 from zonebloom.sbbf.spec import BITS_PER_WORD, SALT, WORDS_PER_BLOCK
 
 _WORD = ir.IntType(32)
@@ -68,13 +68,13 @@ def _has_bits(typing_context, words, word, low):
     return boolean(words, uint64, uint32), generate
 
 
-@inlined
+@linked
 def _first_word(hashed, num_blocks):
     block = ((hashed >> np.uint64(32)) * num_blocks) >> np.uint64(32)
     return block * np.uint64(WORDS_PER_BLOCK)
 
 
-@inlined
+@linked
 def _low(hashed):
     return np.uint32(hashed & np.uint64(0xFFFFFFFF))
 

@@ -172,14 +172,9 @@ intrinsic: Any = numba.extending.intrinsic
 def linked(function: Callable[..., Any]) -> Any:
     """Compile a helper that only kernels call, once for all of them. LLVM inlines its code.
 
-    A large helper compiles faster than with `inlined`, which copies it into each kernel before the
-    types of its variables are found.
+    Numba's own inlining would copy the helper into each kernel before the types of its variables
+    are found, which takes longer to compile.
     """
     # Only kernels call the helper, so it needs no entry points for Python and C.
     options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(forceinline=True, error_model="numpy", **options)(function)
-
-
-def inlined(function: Callable[..., Any]) -> Any:
-    """Compile a helper that only kernels call. LLVM inlines it, so it has no cache entry."""
-    return numba.njit(inline="always", error_model="numpy")(function)

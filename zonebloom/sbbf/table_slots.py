@@ -9,7 +9,7 @@ import secrets
 
 import numpy as np
 
-from zonebloom.sbbf.jit import inlined
+from zonebloom.sbbf.jit import linked
 from zonebloom.sbbf.xxh64 import PRIME_1
 
 # The secret of the process. Kernels get it as an argument: their machine code, which Numba keeps on
@@ -17,7 +17,7 @@ from zonebloom.sbbf.xxh64 import PRIME_1
 TABLE_SEED = np.uint64(secrets.randbits(64) | 1)
 
 
-@inlined
+@linked
 def slot_of(number, seed, table):
     """Return the first slot to search for a number, uint64. The table has a power of two slots."""
     # All bits of the number count: integers may differ in the low ones only, floats in the high.

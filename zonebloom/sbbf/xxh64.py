@@ -13,7 +13,7 @@ import numpy as np
 from numba import int32, int64, uint8, uint16, uint32, uint64, void
 
 from zonebloom.sbbf.addresses import load_8, load_32, load_64
-from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -27,38 +27,38 @@ _U0, _U1, _U2, _U4, _U8, _U16, _U24, _U32 = map(np.uint64, (0, 1, 2, 4, 8, 16, 2
 # The rotations are written out, because LLVM does not vectorise a loop that calls a function.
 
 
-@inlined
+@linked
 def _round(accumulator, lane):
     accumulator = accumulator + lane * PRIME_2
     return ((accumulator << np.uint64(31)) | (accumulator >> np.uint64(33))) * PRIME_1
 
 
-@inlined
+@linked
 def _absorb_64(hashed, lane):
     hashed = hashed ^ _round(_U0, lane)
     return ((hashed << np.uint64(27)) | (hashed >> np.uint64(37))) * PRIME_1 + PRIME_4
 
 
-@inlined
+@linked
 def _absorb_32(hashed, lane):
     hashed = hashed ^ (lane * PRIME_1)
     return ((hashed << np.uint64(23)) | (hashed >> np.uint64(41))) * PRIME_2 + PRIME_3
 
 
-@inlined
+@linked
 def _absorb_8(hashed, lane):
     hashed = hashed ^ (lane * PRIME_5)
     return ((hashed << np.uint64(11)) | (hashed >> np.uint64(53))) * PRIME_1
 
 
-@inlined
+@linked
 def _avalanche(hashed):
     hashed = (hashed ^ (hashed >> np.uint64(33))) * PRIME_2
     hashed = (hashed ^ (hashed >> np.uint64(29))) * PRIME_3
     return hashed ^ (hashed >> _U32)
 
 
-@inlined
+@linked
 def _merge_lane(hashed, lane):
     return (hashed ^ _round(_U0, lane)) * PRIME_1 + PRIME_4
 

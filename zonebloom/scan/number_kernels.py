@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import boolean, int32, int64, uint64, void
 
 from zonebloom.base.row_ranges import OFFSET_BITS
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 
 @kernel(void(readonly(int32), readonly(int64), int64[::1], int64[::1]))
@@ -27,7 +27,7 @@ def group_rows(numbers, places, ends, out):
             ends[numbers[i]] += 1
 
 
-@inlined
+@linked
 def _bounds(number, ends):
     if number < 0:
         return 0, 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import int32, int64, types, uint8, uint32, uint64
 
-from zonebloom.sbbf.jit import kernel, readonly
+from zonebloom.sbbf.addresses import address_of
+from zonebloom.sbbf.jit import kernel, linked, readonly
 
 # Reading a path relative to an open folder takes half as long as reading the whole path.
 _open = types.ExternalFunction("open", int32(uint64, int32))
@@ -22,6 +23,14 @@ _SLASH = 47
 _MAX_PATH_BYTES = 4096
 
 
+@linked
+def _copy(text, start, path, begin, stop):
+    """Copy the characters from ``begin`` to ``stop`` of the path that begins at ``start``."""
+    # Numba compiles the assignment of a slice for seconds, with the texts of its errors.
+    for k in range(begin, stop):
+        path[k] = text[start + k]
+
+
 @kernel(int64(readonly(uint8), readonly(int32), int64[:, ::1]))
 def stat_paths(text, offsets, states):
     """Write the size, mtime, ctime and inode of each file to a row of `states`.
@@ -32,8 +41,8 @@ def stat_paths(text, offsets, states):
     num_failed = 0
     path = np.zeros(_MAX_PATH_BYTES, dtype=np.uint8)
     fields = np.zeros(32, dtype=np.int64)
-    path_address = np.uint64(path.ctypes.data)
-    fields_address = np.uint64(fields.ctypes.data)
+    path_address = address_of(path)
+    fields_address = address_of(fields)
     handle = np.int32(-1)
     # The path of the folder that is open, with its slash at the end.
     folder_start = folder_size = 0
@@ -56,18 +65,18 @@ def stat_paths(text, offsets, states):
             if handle >= 0:
                 _close(handle)
                 handle = np.int32(-1)
-            path[:name] = text[start : start + name]
+            _copy(text, start, path, 0, name)
             path[name] = 0
             if name > 0:
                 handle = _open(path_address, np.int32(_OPEN_FOLDER))
             folder_start, folder_size = start, name
-        path[name:size] = text[start + name : start + size]
+        _copy(text, start, path, name, size)
         path[size] = 0
         base, address = np.int32(_WORKING_FOLDER), path_address
         if handle >= 0:
             base, address = handle, path_address + np.uint64(name)
         elif name > 0:
-            path[:name] = text[start : start + name]
+            _copy(text, start, path, 0, name)
         if _statx(base, address, np.int32(0), np.uint32(_WANTED_FIELDS), fields_address) != 0:
             num_failed += 1
             continue
