@@ -14,13 +14,13 @@ import pytest
 from support.helpers import ROOT, run_python
 from support.seams import set_constant
 
-from zonebloom.sbbf.jit import LOCK_NAME, CacheLock
+from zonebloom.sbbf.jit import LOCK_PREFIX, CacheLocks
 
 HOLD = """
 import sys
-from zonebloom.sbbf.jit import LOCK
+from zonebloom.sbbf.jit import LOCKS
 
-with LOCK.hold() as held:
+with LOCKS.hold("zonebloom.storage.pread_kernel") as held:
     print(held, flush=True)
     sys.stdin.read()
 """
@@ -29,13 +29,13 @@ IMPORT = """
 import json, warnings
 from zonebloom.sbbf import jit
 
-jit.LOCK.timeout_seconds = 0.3
+jit.LOCKS.timeout_seconds = 0.3
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     from zonebloom.storage.pread_kernel import read_pieces
     import zonebloom.sbbf.xxh64
 print(json.dumps({
-    "path": jit.LOCK.path,
+    "prefix": jit.LOCKS.prefix,
     "cached": read_pieces.stats.cache_path is not None,
     "compiled": len(read_pieces.signatures),
     "warnings": [str(each.message) for each in caught if "kernels" in str(each.message)],
@@ -78,13 +78,13 @@ def test_a_process_that_hangs_with_the_lock_delays_no_import_for_long(places):
     assert not report["cached"]
     # One wait, however many kernels there are.
     (warning,) = report["warnings"]
-    assert report["path"] in warning and "end that process" in warning
+    assert report["prefix"] in warning and "end that process" in warning
 
 
 def test_the_lock_is_the_users_alone(places, tmp_path):
     report = imported(places)
     assert report["cached"] and report["warnings"] == []
-    assert report["path"] == str(tmp_path / "cache" / "zonebloom" / LOCK_NAME)
+    assert report["prefix"] == str(tmp_path / "cache" / "zonebloom" / LOCK_PREFIX)
     assert (tmp_path / "cache" / "zonebloom").stat().st_mode & 0o777 == 0o700
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -122,16 +122,16 @@ def test_what_others_may_have_put_there_is_not_used(tmp_path, monkeypatch, trap)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
     set_constant(monkeypatch, tempfile, "tempdir", str(temporary))
     trap(cache)
-    lock = CacheLock()
+    locks = CacheLocks()
     own = temporary / f"zonebloom-{os.geteuid()}"
-    assert lock.path == str(own / LOCK_NAME)
-    with lock.hold() as is_held:
+    assert locks.prefix == str(own / LOCK_PREFIX)
+    with locks.hold("a") as is_held:
         assert is_held
     shutil.rmtree(own)
     trap(own)
-    lock = CacheLock()
-    assert lock.path is None
-    with lock.hold() as is_held:
+    locks = CacheLocks()
+    assert locks.prefix is None
+    with locks.hold("a") as is_held:
         assert not is_held
     assert not list(tmp_path.glob("*/elsewhere/*"))
 
@@ -157,13 +157,15 @@ def test_a_forked_process_loads_more_kernels():
 WINDOWS = """
 import numba
 import tests.support.without_linux
-from zonebloom.sbbf.jit import CacheLock
+from zonebloom.sbbf.jit import CacheLocks
 
-first, second = CacheLock(), CacheLock()
+first, second = CacheLocks(), CacheLocks()
 second.timeout_seconds = 0
-with first.hold() as is_held, second.hold() as is_held_twice:
+with first.hold("a") as is_held, second.hold("a") as is_held_twice:
     assert is_held and not is_held_twice
-with CacheLock().hold() as is_held_again:
+    with CacheLocks().hold("b") as is_another_held:
+        assert is_another_held
+with CacheLocks().hold("a") as is_held_again:
     assert is_held_again
 """
 

@@ -220,3 +220,32 @@ def test_an_error_in_the_thread_is_raised_where_kernels_are_needed(folder):
     found, name = json.loads(output)
     assert found == [rows_of(key) for key in KEYS]
     assert name.startswith("numba")
+
+
+def test_a_second_process_compiles_the_last_modules_first(tmp_path):
+    """The first module waits for a file that the last one writes when another process loads it."""
+    written = tmp_path / "written"
+    (tmp_path / "waits.py").write_text(
+        f"import os, time\nend = time.monotonic() + 60\n"
+        f"while not os.path.exists({str(written)!r}) and time.monotonic() < end:\n"
+        f"    time.sleep(0.01)\n"
+    )
+    (tmp_path / "writes.py").write_text(
+        f"import os\nwith open({str(written)!r}, 'a') as file:\n    print(os.getpid(), file=file)\n"
+    )
+    program = """
+        import os, sys
+        sys.path.append(sys.argv[1])
+        from zonebloom.sbbf.kernel_loader import KernelLoader
+
+        KernelLoader(["waits", "writes"]).load()
+        print(os.getpid())
+    """
+    own = run_python(program, tmp_path, XDG_CACHE_HOME=str(tmp_path)).split()
+    others = [line for line in written.read_text().splitlines() if line not in own]
+    assert len(others) == 1
+    # The kernels are marked as compiled now.
+    written.unlink()
+    (tmp_path / "waits.py").write_text("")
+    own = run_python(program, tmp_path, XDG_CACHE_HOME=str(tmp_path)).split()
+    assert written.read_text().split() == own

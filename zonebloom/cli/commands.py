@@ -38,12 +38,9 @@ def demo_command(path: str) -> CommandAnswer:
     from zonebloom.sbbf.kernel_loader import KERNELS
 
     folder = posixpath.join(path, "orders")
-    # A process that runs on has loaded the kernels. A thread begins while the files are written.
-    KERNELS.in_background = True
-    KERNELS.load_in_background()
     text.print_to_stderr(f"writing orders to {demo.NUM_FILES} Parquet files in {folder}")
     ids = demo.write_orders(folder)
-    text.print_to_stderr("loading the compiled kernels; the first time takes about a minute")
+    text.print_to_stderr("loading the compiled kernels; the first time takes about half a minute")
     KERNELS.load()
     text.print_to_stderr("indexing order_id and customer")
     ds = dataset(folder)

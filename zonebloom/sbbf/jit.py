@@ -2,8 +2,9 @@
 
 Kernels are never ``parallel``: Numba's workqueue aborts the process when two threads enter it. Each
 kernel states its types, so it is compiled once, when its module is imported. Processes that write
-Numba's cache at the same time can corrupt it, so the processes of a user compile and load under one
-lock. A process that does not get the lock in time compiles for itself and does not use the cache.
+the same file of Numba's cache at once can corrupt it, so the processes of a user compile and load
+the kernels of a module under its lock. A process that does not get a lock in time compiles for
+itself and does not use the cache.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ except ImportError:
 
 # A process that waits for the lock looks this often whether it is free.
 _POLL_SECONDS = 0.02
-# Each installation has its own cache, so it has its own lock: other environments need not wait.
-LOCK_NAME = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode())}.lock"
+# Each installation has its own cache, so it has its own locks: other environments need not wait.
+LOCK_PREFIX = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode())}-"
 
 
-class CacheLock:
-    """The lock on Numba's cache, for processes and threads.
+class CacheLocks:
+    """The locks on Numba's cache, one for each module of kernels, for processes and threads.
 
     The package filelock takes long to import, and importing it fails while another thread forks the
     process.
@@ -49,13 +50,16 @@ class CacheLock:
     def __init__(self) -> None:
         # The longest wait in seconds. No kernel takes nearly as long to compile.
         self.timeout_seconds = 60.0
-        self.path = path_in_cache(LOCK_NAME)
-        self._is_disabled = self.path is None or (fcntl is None and msvcrt is None)
+        self.prefix = path_in_cache(LOCK_PREFIX)
+        self._is_disabled = self.prefix is None or (fcntl is None and msvcrt is None)
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[bool]:
-        """Try to hold the lock. Yield whether it is held: only then may the cache be used."""
-        handle = self._acquire()
+    def hold(self, module: str) -> Iterator[bool]:
+        """Try to hold the lock of a module. Yield whether it is held.
+
+        Only then may the cache be used.
+        """
+        handle = self._acquire(f"{self.prefix}{module}.lock")
         try:
             yield handle is not None
         finally:
@@ -63,19 +67,19 @@ class CacheLock:
                 _unlock(handle)
                 os.close(handle)
 
-    def _acquire(self) -> int | None:
+    def _acquire(self, path: str) -> int | None:
         """Return the handle of the locked file, or None if the cache must not be used."""
-        if self.path is None or self._is_disabled:
+        if self._is_disabled:
             return None
         try:
             # Each lock needs a handle of its own: a forked process shares those of its parent.
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
             self._is_disabled = True
             return None
         is_locked = False
         try:
-            is_locked = self._wait_for(handle)
+            is_locked = self._wait_for(handle, path)
         finally:
             if not is_locked:
                 os.close(handle)
@@ -85,7 +89,7 @@ class CacheLock:
         self._is_disabled = True
         return None
 
-    def _wait_for(self, handle: int) -> bool:
+    def _wait_for(self, handle: int, path: str) -> bool:
         """Lock a file. Return False, perhaps after a warning, if that is not possible."""
         end = time.monotonic() + self.timeout_seconds
         while True:
@@ -103,7 +107,7 @@ class CacheLock:
             time.sleep(_POLL_SECONDS)
         warn(
             ZoneBloomWarning(
-                f"another process has held {self.path} for {self.timeout_seconds:g} seconds, "
+                f"another process has held {path} for {self.timeout_seconds:g} seconds, "
                 "so kernels are compiled for this process alone; end that process if it hangs"
             )
         )
@@ -129,7 +133,7 @@ def _unlock(handle: int) -> None:
         msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
 
 
-LOCK = CacheLock()
+LOCKS = CacheLocks()
 
 
 class _StopListener(event.Listener):
@@ -157,7 +161,8 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with LOCK.hold() as cache, event.install_listener("numba:run_pass", _STOP_LISTENER):
+        lock = LOCKS.hold(function.__module__)
+        with lock as cache, event.install_listener("numba:run_pass", _STOP_LISTENER):
             return numba.njit(
                 list(signatures), nogil=True, cache=cache, error_model="numpy", boundscheck=False
             )(function)

@@ -1,7 +1,8 @@
 """Load the compiled kernels of lookups in a background thread.
 
 Importing Numba and loading the kernels from its cache takes about half a second. The first process
-after an installation compiles them, which takes much longer. Until the kernels are loaded, lookups
+after an installation compiles them, which takes much longer; whoever waits for them lets a second
+process compile, too. Until the kernels are loaded, lookups
 use NumPy and PyArrow. A piece of work that takes them longer than the kernels need to load imports
 its kernels at once. An import waits if the thread is importing the same module.
 """
@@ -14,10 +15,12 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 import xxhash
+
+from zonebloom.base.threads import num_cores
 
 # The modules of the kernels that lookups use. They belong to higher layers, so this module knows
 # only their names.
@@ -31,6 +34,9 @@ LOOKUP_MODULES = (
     "zonebloom.index.hash.search_kernels",
     "zonebloom.parquet.plain_encoding",
     "zonebloom.scan.number_kernels",
+    # The modules above import these. A second process begins with them.
+    "zonebloom.parquet.value_kernels",
+    "zonebloom.parquet.key_kernels",
 )
 # Work is measured in checks of one block of a Bloom filter by NumPy. NumPy does this many in about
 # the time that loading takes, and PyArrow does the equivalent in half of the time of compiling.
@@ -120,7 +126,11 @@ class KernelLoader:
         return thread.is_alive()
 
     def load(self) -> None:
-        """Load all kernels in the calling thread."""
+        """Load all kernels in the calling thread, and compile them in two processes if needed."""
+        with contextlib.nullcontext() if _are_compiled() else _second_compiler(self._modules):
+            self._load()
+
+    def _load(self) -> None:
         for module in self._modules:
             import_module(module)
             self.stop_if_asked()
@@ -131,7 +141,7 @@ class KernelLoader:
         # If loading fails, lookups import the kernels when they are worth it, and raise the error.
         with contextlib.suppress(Exception):
             if not self._is_stopping.wait(_IDLE_SECONDS):
-                self.load()
+                self._load()
 
     def stop_if_asked(self) -> None:
         """Raise `LoadingStopped` in the thread if it should stop. Do nothing in other threads."""
@@ -192,6 +202,31 @@ class KernelLoader:
         self._is_stopping.set()
         thread.join(_MAX_STOP_SECONDS)
         return True
+
+
+@contextlib.contextmanager
+def _second_compiler(modules: Sequence[str]) -> Iterator[None]:
+    """Let a second process compile modules, the last ones first, until the body ends."""
+    import subprocess
+    from multiprocessing import spawn
+
+    code = f"import sys; sys.path[:] = {sys.path}\nfor name in {modules[::-1]}: __import__(name)"
+    process, executable = None, spawn.get_executable()
+    if executable and num_cores() > 1:
+        # Without this process, it only takes longer.
+        with contextlib.suppress(OSError):
+            process = subprocess.Popen(
+                [executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+    try:
+        yield
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
 
 
 def _are_compiled() -> bool:
