@@ -313,7 +313,8 @@ class ChangeHistory:
                 # No file has the column any more.
                 found = self.with_nulls(found)
             assert comparable(found) == rows
-            ids = [row["id"] for row in self.some(5) if row["id"] is not None] + [-1]
+            # `lookup` returns the rows of a key each time that it is given.
+            ids = [*{row["id"] for row in self.some(5)} - {None}, -1]
             wanted = sorted(row["id"] for row in self.table.rows if row["id"] in ids)
             assert sorted(dataset.lookup("id", ids)["id"].to_pylist()) == wanted
             condition = pc.field("id").isin(ids)
