@@ -178,14 +178,19 @@ def _is_in(
 def _comparison_sides(
     path: ast.ColumnPath, value: pa.Scalar, resolve: PathResolver
 ) -> tuple[pc.Expression, pa.Scalar]:
-    column, type_ = cast_to_comparable(*resolve(path))
-    value = value.cast(comparable_type(value.type))
-    _check_literal_time_zone(path, type_, value)
+    column, type_ = resolve(path)
+    is_of_its_type = value.type == type_ == comparable_type(type_)
+    if not is_of_its_type:
+        column, type_ = cast_to_comparable(column, type_)
+        value = value.cast(comparable_type(value.type))
+        _check_literal_time_zone(path, type_, value)
     if not equal_is_exact(type_, value.type):
         raise FilterError(
             f"{ast.column_text(path)} is {type_}, and PyArrow would round a {value.type} to "
             f"compare them; give the literal as {type_}"
         )
+    if is_of_its_type:
+        return column, value
     if type_ != value.type and (pt.is_integer(type_) or pt.is_temporal(type_)):
         # PyArrow would cast the column instead, which fails for values that do not fit.
         value = _cast_if_exact(value, type_)
