@@ -37,7 +37,7 @@ from support.iceberg_by_hand import delete_by_vector, delete_equal, delete_posit
 from support.seams import replace_function
 
 from zonebloom.sources.deletion_vectors import DeletionVector
-from zonebloom.sources.iceberg_deletes import PositionDeleteFile, PositionDeletes
+from zonebloom.sources.iceberg_files import PositionDeleteFile, PositionDeletes
 
 SCHEMA = pa.schema(
     {

@@ -18,8 +18,7 @@ import pyarrow.fs as pafs
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import SourceError
 from zonebloom.parquet.field_names import metadata_with_names
-from zonebloom.sources.iceberg_deletes import EqualityColumns
-from zonebloom.sources.iceberg_files import DeleteFileIndex, LiveFile, live_files
+from zonebloom.sources.iceberg_files import DeleteFileIndex, EqualityColumns, LiveFile, live_files
 from zonebloom.sources.table_snapshot import (
     SnapshotSource,
     field_names,
