@@ -19,7 +19,7 @@ from typing import IO, Any
 import click
 import pyarrow as pa
 
-from zonebloom.base.python_values import python_values
+from zonebloom.base.arrays import python_values
 from zonebloom.cli.text import (
     MAX_TERMINAL_ROWS,
     left_out_text,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zonebloom.base.python_values import python_value, python_values
+from zonebloom.base.arrays import python_value, python_values
 from zonebloom.base.text import (
     TextTable,
     align_cells,
