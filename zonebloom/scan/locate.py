@@ -33,18 +33,16 @@ from zonebloom.predicates.type_requirements import columns_of_unfitting_literals
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
+    FilterByKeys,
     NumberedPlan,
     cost_of_keys,
     existing_keys,
+    fragment_key_ranges,
+    fragments_with_keys,
     key_conditions,
     plan_candidates,
 )
 from zonebloom.scan.key_numbers import RowNumbers
-from zonebloom.scan.key_summary import (
-    FilterByKeys,
-    fragment_key_ranges,
-    fragments_with_keys,
-)
 from zonebloom.scan.key_values import (
     cast_keys_exactly,
     has_unfitting_keys,

@@ -32,16 +32,14 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.column_case import require_visible
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
+    KeyBloomFilter,
     NumberedPlan,
     cost_of_keys,
     existing_keys,
+    fragment_key_ranges,
     key_conditions,
     plan_candidates,
     searchable_columns,
-)
-from zonebloom.scan.key_summary import (
-    KeyBloomFilter,
-    fragment_key_ranges,
     summarize_keys,
 )
 from zonebloom.scan.key_values import normalized_values
