@@ -43,8 +43,8 @@ from zonebloom.parquet.footer import read_footer
 from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
+from zonebloom.scan.explain import page_size_line
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.scan.page_sizes import page_size_line
 from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_addresses
 from zonebloom.sources.column_batches import Column

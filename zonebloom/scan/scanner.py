@@ -264,7 +264,7 @@ class Scanner(ProcessBound, Displayed):
     def _page_size_line(self, plan: ScanPlan) -> str:
         """Return a line about the pages in which a plan searches rows, or ""."""
         # A lookup does not need this module, so load it only here.
-        from zonebloom.scan.page_sizes import page_size_line
+        from zonebloom.scan.explain import page_size_line
 
         request = self._request
         if request.limit is not None or request.predicate is None:
