@@ -20,8 +20,7 @@ from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
-from zonebloom.index.fit import find_misfit
-from zonebloom.index.matching import IndexView, LoadedIndex
+from zonebloom.index.matching import IndexView, LoadedIndex, find_misfit
 from zonebloom.index.partition_values import PartitionValues
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages

@@ -1,4 +1,4 @@
-"""Open one index of any kind, and apply it to a dataset.
+"""Open one index of any kind, and apply it to a dataset whose column is still the indexed one.
 
 The kind of the index opens the tables of its segments. This module decides what they cover: rows of
 fragments that the index lacks, or that changed since, may always match.
@@ -6,6 +6,7 @@ fragments that the index lacks, or that changed since, may always match.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from zonebloom.errors import (
     CorruptIndex,
     IndexNotUsedWarning,
     InvalidArgument,
+    SchemaMismatch,
     UnknownIndexKind,
 )
 from zonebloom.index.base_kind import IndexKind
@@ -31,6 +33,7 @@ from zonebloom.index.row_keys.rules import (
     VALUES,
     KeyQuestion,
     KeyRule,
+    UnknownRule,
     rule_of,
 )
 from zonebloom.index.table import (
@@ -41,6 +44,9 @@ from zonebloom.index.table import (
 )
 from zonebloom.index.zone_map.table import ZoneMapTable, read_zone_map, zone_map_schema
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
+from zonebloom.sources.column_batches import Column
+from zonebloom.sources.source import Source
+from zonebloom.values.columns import find_leaf_type
 
 if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
@@ -52,6 +58,65 @@ Question = KeyQuestion | ValueQuestion
 _AddressBounds = tuple[np.ndarray, np.ndarray]
 # The position of a hash, and the fragment id and the first row of a zone.
 _ZonePairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def find_misfit(entry: IndexEntry, source: Source) -> str | None:
+    """Return how the column of an index differs from the indexed one, or None if it does not."""
+    index = f"index {entry.name!r}"
+    rule = rule_of(entry.rule)
+    if isinstance(rule, UnknownRule):
+        return f"{index} cannot be used, because {rule.problem}; a newer zonebloom may know it"
+    types: list[pa.DataType] = []
+    columns = [(entry.column, entry.field or entry.column)]
+    columns += zip(rule.other_columns, rule.other_fields, strict=True)
+    for path, stable_id in columns:
+        column, leaf = ".".join(path), find_leaf_type(source.schema, path)
+        if leaf is None:
+            return (
+                f"{index} is on column {column}, which the dataset no longer has, or has more than "
+                "once"
+            )
+        if source.field_of(path) != stable_id:
+            return (
+                f"{index} was built on another column of its name than the current column {column}"
+            )
+        types.append(leaf)
+    if rule.domain(types) != entry.domain:
+        column, now = rule.text([path for path, _ in columns]), ", ".join(map(str, types))
+        return f"{index} was built when column {column} was {entry.domain}, but it is {now} now"
+    return None
+
+
+def indexed_columns(entry: IndexEntry, source: Source) -> tuple[Column, ...]:
+    """Return the columns of an index.
+
+    Raises
+    ------
+    SchemaMismatch
+        If the column was dropped, was dropped and added again, or changed its type since the build.
+    """
+    misfit = find_misfit(entry, source)
+    leaf = find_leaf_type(source.schema, entry.column)
+    has_type_of_first = source.type_agreement == "first" and len(source.fragments) > 1
+    if misfit is None:
+        paths = entry.column, *rule_of(entry.rule).other_columns
+        types = [find_leaf_type(source.schema, path) for path in paths]
+        columns = zip(paths, types, strict=True)
+        return tuple(Column(path, type_) for path, type_ in columns if type_ is not None)
+    advice = drop = f"call drop_index({entry.name!r})"
+    name = shlex.quote(entry.name)
+    commands = {drop: f"run zonebloom drop PATH --name {name}"}
+    if leaf is None and has_type_of_first:
+        first = source.fragments[0].path
+        unite = 'open the dataset with schema="union"'
+        commands[unite] = "give --schema union"
+        advice = f"if only {first} lacks it, {unite}; or {drop}"
+    if leaf is not None:
+        column = ".".join(entry.column)
+        rebuild = f"create_scalar_index({column!r}, name={entry.name!r})"
+        commands[rebuild] = f"zonebloom build PATH --column {shlex.quote(column)} --name {name}"
+        advice = f"rebuild it with {rebuild}, or {drop}"
+    raise SchemaMismatch(f"{misfit}; {advice}", commands=commands)
 
 
 class LoadedIndex:

@@ -24,8 +24,7 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, IndexEntry, Version
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
-from zonebloom.index.fit import indexed_columns
-from zonebloom.index.matching import LoadedIndex
+from zonebloom.index.matching import LoadedIndex, indexed_columns
 from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.table import ColumnValues, HashedTable, IndexTable
 from zonebloom.index.zone_map.bounds import ZoneBounds

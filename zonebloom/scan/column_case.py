@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import SchemaMismatch
-from zonebloom.index.fit import find_misfit
+from zonebloom.index.matching import find_misfit
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.snapshot import Snapshot
 from zonebloom.values.columns import find_leaf_type, matching_names

@@ -36,9 +36,8 @@ from zonebloom.errors import (
     StaleIndexWarning,
     ZoneBloomWarning,
 )
-from zonebloom.index.fit import indexed_columns
 from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost
-from zonebloom.index.matching import LoadedIndex
+from zonebloom.index.matching import LoadedIndex, indexed_columns
 from zonebloom.predicates import (
     Equals,
     IsIn,

@@ -13,7 +13,7 @@ from typing import Any
 from zonebloom.errors import SchemaMismatch
 from zonebloom.facade.dataset import Dataset
 from zonebloom.facade.opening import dataset
-from zonebloom.index.fit import find_misfit
+from zonebloom.index.matching import find_misfit
 from zonebloom.spark.session_settings import s3a_settings
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import filesystem_of_paths
