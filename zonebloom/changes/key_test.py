@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from zonebloom.base.arrays import from_numpy, to_numpy
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.batch_lookup import checked_keys
+from zonebloom.index.key_search import checked_keys
 from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.locate import select_key_columns

@@ -528,7 +528,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.search_many("id", [42, -1]).read_all().to_pylist()
         [{'key_index': 0, 'fragment_id': 1, 'zone': 3}]
         """
-        from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
+        from zonebloom.index.key_search import CANDIDATE_SCHEMA
 
         require_no_filter(self, "search_many")
         batches = self.opened.search_many(column, keys)

@@ -25,7 +25,7 @@ from zonebloom.base.threads import map_in_order, map_slices, num_cores, thread_p
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotFound, InvalidArgument
-from zonebloom.index.batch_lookup import checked_keys
+from zonebloom.index.key_search import checked_keys
 from zonebloom.index.zone_map.bounds import ZoneBounds
 from zonebloom.predicates import IsIn, Predicate, RowFilter, row_filter_columns
 from zonebloom.predicates.ast import conjunction

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
-from zonebloom.index.batch_lookup import checked_keys
+from zonebloom.index.key_search import checked_keys
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.execute import Execution

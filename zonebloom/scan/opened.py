@@ -339,7 +339,7 @@ class OpenedDataset:
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
         """Yield the zones that may hold each of many keys; see `Dataset.candidates`."""
-        from zonebloom.index.batch_lookup import checked_keys, search_many
+        from zonebloom.index.key_search import checked_keys, search_many
 
         snapshot = self.look_at_all_files()
         index, leaf = preferred_index(snapshot, column)
