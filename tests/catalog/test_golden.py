@@ -25,7 +25,7 @@ from support.helpers import GOLDEN, GOLDEN_KEYS, copy_golden
 import zonebloom as zb
 from zonebloom.catalog.versions import decode_listing
 from zonebloom.index.zone_bloom.rows import RowTable
-from zonebloom.index.zone_map.table import read_zone_map
+from zonebloom.index.zone_map.bounds import read_zone_map
 from zonebloom.parquet.page_map import PageMap
 
 WRITE = bool(os.environ.get("ZONEBLOOM_WRITE"))

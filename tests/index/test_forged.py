@@ -21,7 +21,7 @@ from zonebloom.catalog.versions import decode_listing
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.zone_bloom.rows import RowTable
-from zonebloom.index.zone_map.table import read_zone_map
+from zonebloom.index.zone_map.bounds import read_zone_map
 from zonebloom.parquet.page_map import PageMap
 from zonebloom.storage import random_access
 from zonebloom.storage.store import store_of

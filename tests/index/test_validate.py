@@ -26,7 +26,7 @@ from zonebloom.errors import CorruptIndex, InvalidArgument, SchemaMismatch
 from zonebloom.index.kinds import kind_of
 from zonebloom.index.table import HashingFile
 from zonebloom.index.zone_bloom.rows import RowTableWriter, Zones
-from zonebloom.index.zone_map.table import read_zone_map, write_zone_map
+from zonebloom.index.zone_map.bounds import read_zone_map, write_zone_map
 from zonebloom.parquet.page_map import merge_page_maps
 from zonebloom.sbbf.filter import Sbbf
 

@@ -23,8 +23,7 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.base.version import with_format_version
 from zonebloom.exchange.lance import commit_to_lance, from_lance
-from zonebloom.index.zone_map.bounds import ZoneBounds
-from zonebloom.index.zone_map.table import ZoneMapTable, read_zone_map, zone_map_schema
+from zonebloom.index.zone_map.bounds import ZoneBounds, ZoneMapTable, read_zone_map, zone_map_schema
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, Not
 from zonebloom.values.normal_types import hashed_values
 

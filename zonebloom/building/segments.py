@@ -17,7 +17,7 @@ from zonebloom.errors import CommitConflict, ZoneBloomWarning
 from zonebloom.index.base_kind import IndexKind
 from zonebloom.index.kinds import is_known_kind, kind_of
 from zonebloom.index.table import HashingFile
-from zonebloom.index.zone_map.table import read_zone_map, write_zone_map
+from zonebloom.index.zone_map.bounds import read_zone_map, write_zone_map
 
 # Segments of this many zones are merged only if everything is.
 _LARGE_SEGMENT_ZONES = 4096

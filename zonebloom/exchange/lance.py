@@ -39,8 +39,8 @@ from zonebloom.index.zone_bloom.rows import (
     RowTable,
     table_schema,
 )
+from zonebloom.index.zone_map.bounds import ROWS_KEY, ZoneMapTable, zone_map_schema
 from zonebloom.index.zone_map.kind import require_zone_maps
-from zonebloom.index.zone_map.table import ROWS_KEY, ZoneMapTable, zone_map_schema
 
 __all__ = ["commit_to_lance", "from_lance", "to_lance"]
 

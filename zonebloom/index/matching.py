@@ -42,7 +42,7 @@ from zonebloom.index.table import (
     ValueQuestion,
     ZoneRuns,
 )
-from zonebloom.index.zone_map.table import ZoneMapTable, read_zone_map, zone_map_schema
+from zonebloom.index.zone_map.bounds import ZoneMapTable, read_zone_map, zone_map_schema
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source

@@ -27,8 +27,7 @@ from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.matching import LoadedIndex, indexed_columns
 from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.table import ColumnValues, HashedTable, IndexTable
-from zonebloom.index.zone_map.bounds import ZoneBounds
-from zonebloom.index.zone_map.table import ZoneMapTable
+from zonebloom.index.zone_map.bounds import ZoneBounds, ZoneMapTable
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap

@@ -15,8 +15,7 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.base_kind import IndexKind, require_tables
 from zonebloom.index.table import HashingFile, IndexTable, WrittenTable, require_zone_rows
-from zonebloom.index.zone_map.bounds import require_comparable
-from zonebloom.index.zone_map.table import ZoneMapTable, write_zone_map
+from zonebloom.index.zone_map.bounds import ZoneMapTable, require_comparable, write_zone_map
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, LeafPredicate
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.normal_types import hashed_type

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 from zonebloom.base.arrays import array_of, from_numpy, unwrap_extensions
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.index.table import ColumnValues, HashingFile, WrittenTable
-from zonebloom.index.zone_map.table import write_zone_map, zone_map_schema
+from zonebloom.index.zone_map.bounds import write_zone_map, zone_map_schema
 from zonebloom.storage.files import FileCreator
 from zonebloom.values.normal_types import hashed_values, normalized_type
 from zonebloom.values.types import family
