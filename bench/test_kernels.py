@@ -22,7 +22,7 @@ from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import hash_in_batches
 from zonebloom.storage.files import ReadCounter, identity_from_status
 from zonebloom.storage.random_access import FragmentFile
-from zonebloom.values.probe import byte_forms
+from zonebloom.values.literal import byte_forms
 
 ROWS = 1 << 20
 RANDOM = np.random.default_rng(7)

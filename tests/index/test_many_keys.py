@@ -32,8 +32,8 @@ from zonebloom.index.key_search import FILTERED_BY_ARROW
 from zonebloom.lazy_frame import lazy_frame
 from zonebloom.predicates import polars_expression
 from zonebloom.scan import key_candidates, locate
-from zonebloom.values import probe
-from zonebloom.values.probe import hashes_among
+from zonebloom.values import literal
+from zonebloom.values.literal import hashes_among
 
 NAN = math.nan
 COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64()), ("d", pa.int8())])
@@ -54,7 +54,7 @@ def lower_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (locate, key_candidates):
         set_constant(monkeypatch, module, "MAX_SEARCHED_KEYS", 2)
     set_constant(monkeypatch, key_search, "_MAX_UNITED_KEYS", 2)
-    set_constant(monkeypatch, probe, "_MAX_HASHED_SINGLY", 2)
+    set_constant(monkeypatch, literal, "_MAX_HASHED_SINGLY", 2)
 
 
 def located(tables: Sequence[pa.Table], names: Sequence[str], keys: Sequence[tuple]) -> list[tuple]:

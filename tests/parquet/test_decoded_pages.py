@@ -32,8 +32,7 @@ from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import LeafChunk, Undecodable
 from zonebloom.sources import parquet_rows
 from zonebloom.storage.files import FileIdentity
-from zonebloom.values.literal import Unanswerable
-from zonebloom.values.probe import byte_forms
+from zonebloom.values.literal import Unanswerable, byte_forms
 
 ROWS = 5000
 CODECS = ["none", "snappy", "zstd", "gzip", "lz4"]

@@ -24,7 +24,7 @@ from zonebloom.parquet.leaf_type import (
     INT64,
     LeafType,
 )
-from zonebloom.values.probe import byte_forms
+from zonebloom.values.literal import byte_forms
 
 LOCAL = pafs.LocalFileSystem()
 

@@ -33,8 +33,7 @@ from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.thrift import ThriftReader
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_at_rest
 from zonebloom.storage.random_access import copy_pieces
-from zonebloom.values.literal import Unanswerable
-from zonebloom.values.probe import byte_forms
+from zonebloom.values.literal import Unanswerable, byte_forms
 from zonebloom.values.types import family
 
 # The default decimal context has fewer digits than the widest decimals, which have 76.

@@ -26,8 +26,7 @@ from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import Undecodable
 from zonebloom.parquet.thrift import ThriftReader
-from zonebloom.values.literal import Unanswerable
-from zonebloom.values.probe import byte_forms
+from zonebloom.values.literal import Unanswerable, byte_forms
 
 # A function that returns whether a result agrees with a column.
 Holds: TypeAlias = "partial[bool]"

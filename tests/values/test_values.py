@@ -21,7 +21,7 @@ from support.predicate_oracle import exact
 
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.values import normal_types, types
-from zonebloom.values.probe import hash_keys, probe, probe_many
+from zonebloom.values.literal import hash_keys, probe, probe_many
 from zonebloom.values.types import hash_domain
 
 SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]

@@ -22,8 +22,8 @@ from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.matching import IndexView
+from zonebloom.values.literal import hash_keys
 from zonebloom.values.normal_types import hashed_type
-from zonebloom.values.probe import hash_keys
 from zonebloom.values.types import hash_domain, is_comparable, time_zone_mismatch_message
 
 _SAMPLE_KEYS = 1 << 10

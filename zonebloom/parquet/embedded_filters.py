@@ -42,9 +42,8 @@ from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK, block_numbers, blocks_hold
 from zonebloom.storage.random_access import read_merged_ranges
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.literal import Literal, to_stored
+from zonebloom.values.literal import Literal, hash_bytes, probe, probe_many, to_stored
 from zonebloom.values.normal_types import hashed_type
-from zonebloom.values.probe import hash_bytes, probe, probe_many
 from zonebloom.values.types import is_lossless_cast
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from zonebloom.base.arrays import allocate_array
 from zonebloom.parquet.file_layout import FileSchema
 from zonebloom.parquet.leaf_type import LeafType, Undecodable, leaf_at
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Or, Predicate
-from zonebloom.values.literal import Unanswerable, integers_in_range
+from zonebloom.values.literal import Unanswerable, byte_forms, integers_in_range
 from zonebloom.values.normal_types import with_64_bit_offsets
-from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
 
 # More keys than this are usually in most pages, so caching these would drop everything else.

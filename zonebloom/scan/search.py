@@ -46,7 +46,7 @@ from zonebloom.predicates.tuples import with_tuples
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.snapshot import ColumnIndices, Snapshot
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.probe import Probe
+from zonebloom.values.literal import Probe
 
 if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter

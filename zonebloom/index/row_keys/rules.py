@@ -52,8 +52,8 @@ from zonebloom.predicates.ast import (
     LeafPredicate,
 )
 from zonebloom.sbbf.hashing import Hashes, hash_array, hash_in_batches
+from zonebloom.values.literal import BulkProbe, Probe, hash_keys, probe, probe_many
 from zonebloom.values.normal_types import hashed_values
-from zonebloom.values.probe import BulkProbe, Probe, hash_keys, probe, probe_many
 from zonebloom.values.types import family, hash_domain, why_not_indexable
 
 # So many tokens of a text are looked up.
