@@ -18,7 +18,7 @@ from zonebloom.base.text import count_text
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.changes.key_test import named_rows, require_no_nulls
 from zonebloom.errors import InvalidArgument
-from zonebloom.predicates.evaluate import without_views
+from zonebloom.predicates.expression import without_views
 from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
 from zonebloom.values.normal_types import decoded_type

@@ -29,7 +29,7 @@ from zonebloom.base.arrays import empty_table
 from zonebloom.errors import FilterError, MissingDependency
 from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.ast import shorten
-from zonebloom.predicates.evaluate import (
+from zonebloom.predicates.expression import (
     cast_table,
     has_views,
     rows_where_true,

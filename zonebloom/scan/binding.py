@@ -18,7 +18,7 @@ from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.predicates.ast import column_text
 from zonebloom.predicates.duckdb_engine import DuckDBExpression, result_types
-from zonebloom.predicates.evaluate import schema_without_views
+from zonebloom.predicates.expression import schema_without_views
 from zonebloom.scan.recheck import Columns, Projection, filter_text
 from zonebloom.values.columns import find_leaf_type, leaf_names
 from zonebloom.values.types import LIST_TYPES

@@ -31,7 +31,7 @@ from zonebloom.base.threads import (
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
-from zonebloom.predicates.evaluate import has_views
+from zonebloom.predicates.expression import has_views
 from zonebloom.scan.plan import ADDRESS_FIELD, FragmentPlan, Request, ScanStats
 from zonebloom.scan.read_errors import naming_files, path_or_count
 from zonebloom.scan.recheck import (

@@ -26,14 +26,14 @@ from zonebloom.predicates import (
 from zonebloom.predicates.arrow_form import expression_text
 from zonebloom.predicates.ast import LeafPredicate, bound_by_leaves, replace_leaves
 from zonebloom.predicates.duckdb_engine import DuckDBExpression, evaluate_by_duckdb
-from zonebloom.predicates.evaluate import (
+from zonebloom.predicates.expression import (
     cast_table,
     evaluate,
+    expression_from_predicate,
     has_views,
     rows_where_true,
     schema_without_views,
 )
-from zonebloom.predicates.expression import expression_from_predicate
 from zonebloom.predicates.polars import PolarsFilter
 from zonebloom.values.normal_types import with_64_bit_offsets
 

@@ -22,7 +22,7 @@ from zonebloom.errors import FragmentChanged, InvalidArgument, SourceError, Unsu
 from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates import EngineFilter
 from zonebloom.predicates.ast import searched_columns
-from zonebloom.predicates.evaluate import ExpressionFilter
+from zonebloom.predicates.expression import ExpressionFilter
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.predicates.spark_calendar import without_rebased_literals
 from zonebloom.scan.binding import checked_names
