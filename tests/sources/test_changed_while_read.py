@@ -17,7 +17,7 @@ from support.seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import FragmentChanged, ZoneBloomWarning
-from zonebloom.sources.ipc_rows import IpcRows
+from zonebloom.sources.fragment_rows import IpcRows
 from zonebloom.sources.parquet_rows import ParquetRows
 
 ROWS = 400

@@ -21,7 +21,7 @@ from support.helpers import PLAIN_TYPES, cases, sample
 
 import zonebloom as zb
 from zonebloom import RowRanges, errors
-from zonebloom.sources.ipc_rows import IpcRows
+from zonebloom.sources.fragment_rows import IpcRows
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 from zonebloom.storage.store import identities
