@@ -22,7 +22,7 @@ from support.hash_reader import HashFile
 from support.helpers import cases, without_thread, words_with_hashes, xxh64
 from support.seams import set_constant
 
-from zonebloom.index.hash import plan, table, writer
+from zonebloom.index.hash import table, writer
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter, merge_hash_tables
@@ -302,7 +302,7 @@ def decoded_pairs(opened: HashTable) -> list[tuple[int, int]]:
 def test_a_heap_that_does_not_fit_in_memory_is_encoded_again(tmp_path, monkeypatch, name):
     values = DISTRIBUTIONS[name](np.random.default_rng(2), 100_000, 10)
     rows = one_fragment(values, 10)
-    set_constant(monkeypatch, plan, "_MAX_HEAP_IN_MEMORY", 0)
+    set_constant(monkeypatch, writer, "_MAX_HEAP_IN_MEMORY", 0)
     opened = build(tmp_path / "segment", rows)
     assert opened.head.heap_bytes > 0
     assert_right(opened, rows, hashes_to_ask(rows, 1))
