@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from zonebloom.base.progress import Report, report_progress
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
+from zonebloom.changes.batch import are_equal
 from zonebloom.changes.key_test import row_test
 from zonebloom.changes.places import (
     Change,
@@ -23,11 +24,9 @@ from zonebloom.changes.places import (
     places_of_keys,
 )
 from zonebloom.changes.receipt import ChangedFile, Receipt, Verification, digest_of, utc_text
-from zonebloom.changes.row_digest import digest_after_change, digest_of_rows, row_numbers
 from zonebloom.changes.tables import (
     ChangeableTable,
     CommitRefused,
-    RowBatches,
     commit_in_doubt,
     retry_after_conflicts,
 )
@@ -40,11 +39,13 @@ from zonebloom.errors import (
 )
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.recheck import gather
+from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.storage.files import file_errors
 
 _MIN_GROUP_ROWS = 1 << 17
 _SMALL_FILE_BYTES = 8 << 20
 _NO_ROWS = np.empty(0, dtype=np.int64)
+_NO_BATCH = pa.table({})
 
 
 def reopen_newest(dataset: OpenDataset, table: ChangeableTable) -> ChangeableTable:
@@ -153,7 +154,7 @@ def _carry_out(
     title = f"{change.operation} in {posixpath.basename(table.location.rstrip('/'))}"
     try:
         with report_progress(change.progress, total, title) as report:
-            written, digest = _write_all(table, change, work, report)
+            written = _write_all(table, change, work, report)
     except BaseException:
         table.delete_new_files()
         raise
@@ -178,7 +179,7 @@ def _carry_out(
     files = dict(zip(paths, written, strict=True))
     searched = None
     with thread_pool(2) as pool:
-        verified = pool.submit(_verified, table, change, work, receipt.files_removed, files, digest)
+        verified = pool.submit(_verified, table, change, work, receipt.files_removed, files)
         if change.operation == "erase":
             counts = {part.present.fragment.path: part.rows.size for part in work.changes}
             searched = pool.submit(find_in_files, table, receipt, work.test, counts)
@@ -235,43 +236,59 @@ def _verified(
     work: Work,
     removed: Sequence[ChangedFile],
     written: Mapping[str, WrittenFile],
-    digest: np.uint64,
 ) -> Verification:
-    """Read the new files, and compare them with what the change should have done."""
+    """Test all rows of the new files for keys, and compare rows with a key with the batch."""
+    source = table.opened.source
+    fragments = {fragment.path: fragment for fragment in source.fragments}
     problems: list[str] = []
-    fragments = {fragment.path: fragment for fragment in table.opened.source.fragments}
     remaining_paths = [f.path for f in removed if f.path in fragments and f.path not in written]
     problems += [f"{path} is still one of the table's files" for path in remaining_paths[:1]]
     missing_paths = [path for path in written if path not in fragments]
     problems += [f"{path} is not one of the table's files" for path in missing_paths[:1]]
 
-    tested_columns = [table.opened.source.schema.field(name) for name in work.test.columns]
+    batch = _NO_BATCH if change.rows is None else change.rows
 
-    def read(path: str) -> list[tuple[int, int, np.uint64]]:
-        fragment, is_new = fragments[path], written[path].replaced is None
-        columns = table.file_schema.names if is_new else change.updated_columns
-        parts = []
-        for _, rows in table.rows_of(fragment, columns).batches:
-            rows = table.with_path_columns(rows, fragment)
-            num_found = work.test.count(_with_all_columns(rows, pa.schema(tested_columns)))
-            parts.append((rows.num_rows, num_found, digest_of_rows(row_numbers(rows))))
-        return parts
+    def read(path: str) -> tuple[int, np.ndarray, bool]:
+        """Return the number of rows of a file, the keys they hold, and whether values differ."""
+        is_new = written[path].replaced is None
+        columns = batch.column_names if is_new else change.updated_columns
+        names = list(dict.fromkeys([*work.test.columns, *columns]))
+        num_rows, is_different, keys_found = 0, False, [_NO_ROWS]
+        for part in read_view_batches(source, fragments[path], source.filesystem, names):
+            rows = pa.table(part)
+            numbers = work.test.numbers_of(rows)
+            places = np.flatnonzero(numbers >= 0)
+            num_rows += rows.num_rows
+            keys_found.append(numbers[places])
+            is_new_row = np.isin(numbers[places], work.new_rows)
+            for name in columns:
+                # A row that is updated keeps its values in the other columns.
+                is_given = is_new_row | (name in change.updated_columns)
+                values = gather(rows.select([name]), places[is_given])
+                given = gather(batch.select([name]), numbers[places[is_given]])
+                is_different |= not are_equal(values.column(0), given.column(0))
+        return num_rows, np.concatenate(keys_found), is_different
 
     num_threads = _num_threads(table, [file.num_bytes for file in written.values()])
     with thread_pool(num_threads) as pool:
-        parts = [part for parts in pool.map(read, written.keys() & fragments) for part in parts]
-    num_rows, num_found = sum(part[0] for part in parts), sum(part[1] for part in parts)
-    digest_found = np.sum([part[2] for part in parts], dtype=np.uint64)
+        parts = list(pool.map(read, written.keys() & fragments))
+    num_rows = sum(part[0] for part in parts)
+    keys_found = np.concatenate([_NO_ROWS, *(part[1] for part in parts)])
     num_rows_before = sum(file.num_rows for file in removed)
     expected_rows = num_rows_before - work.num_deleted + work.num_inserted
-    expected_found = work.num_updated + work.num_inserted if change.operation == "upsert" else 0
     if num_rows != expected_rows:
         problems.append(f"the new files hold {num_rows:,} rows, and not {expected_rows:,}")
-    if num_found != expected_found:
-        problems.append(f"{num_found:,} of these rows hold a key, and not {expected_found:,}")
-    if digest_found != digest:
-        problems.append("the values of these rows are not those that the change should leave")
-    return Verification(not problems, num_rows, num_found, "; ".join(problems))
+    # Each row of the batch replaces some rows, or is a new one.
+    expected_keys = np.concatenate([work.new_rows, *(part.replacements for part in work.changes)])
+    expected_keys = expected_keys[expected_keys >= 0]
+    if not np.array_equal(np.sort(keys_found), np.sort(expected_keys)):
+        problems.append(
+            f"{keys_found.size:,} of these rows hold a key, and not those {expected_keys.size:,} "
+            "that should"
+        )
+    if any(part[2] for part in parts):
+        problems.append("rows with a key do not have the values of the batch")
+    return Verification(not problems, num_rows, keys_found.size, "; ".join(problems))
 
 
 def _plan_work(opened: OpenedDataset, table: ChangeableTable, change: Change) -> Work:
@@ -347,34 +364,16 @@ def _require_columns(given: Iterable[str], needed: Iterable[str], reason: str, a
 
 def _write_all(
     table: ChangeableTable, change: Change, work: Work, report: Report | None
-) -> tuple[list[WrittenFile], np.uint64]:
-    """Write the files of a change anew, and new files for rows that belong elsewhere.
-
-    Return the files, and the digest that their rows should have.
-    """
-    new_values, new_numbers = None, np.empty(0, dtype=np.uint64)
-    if change.rows is not None:
-        new_values = change.rows.select(list(change.updated_columns))
-        new_numbers = row_numbers(new_values)
-    digests: list[np.uint64] = []
-
-    def note_digests(batches: RowBatches, part: FileChange) -> RowBatches:
-        for numbers, rows in batches:
-            if numbers.size:
-                all_columns = table.with_path_columns(rows, part.present.fragment)
-                places = part.places_in(numbers)
-                digest = digest_after_change(
-                    all_columns, *places, change.updated_columns, new_numbers
-                )
-                digests.append(digest)
-            yield numbers, rows
+) -> list[WrittenFile]:
+    """Write the files of a change anew, and new files for rows that belong elsewhere."""
+    new_values = None if change.rows is None else change.rows.select(change.updated_columns)
 
     def rewrite(part: FileChange) -> list[WrittenFile]:
         fragment = part.present.fragment
         old = table.rows_of(fragment, change.updated_columns)
         pages = table.snapshot.pages(part.present)
         options = options_of_file(old.metadata, pages, old.schema, change.updated_columns)
-        tables = changed_rows(note_digests(old.batches, part), part, new_values)
+        tables = changed_rows(old.batches, part, new_values)
         partition = table.partition_of(fragment)
         if partition is None:
             schema = table.opened.source.schema
@@ -391,8 +390,7 @@ def _write_all(
         assert change.rows is not None
         options = _options_of_new_files(table)
         written += _write_new_files(table, change.rows, np.sort(work.new_rows), options, report)
-        digests.append(digest_of_rows(row_numbers(change.rows)[work.new_rows]))
-    return written, np.sum(digests, dtype=np.uint64)
+    return written
 
 
 def _num_threads(table: ChangeableTable, num_bytes: Iterable[int]) -> int:

@@ -131,7 +131,7 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
 def _cast_column(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> pa.ChunkedArray:
     try:
         converted = column.cast(field.type)
-        if _are_equal(converted.cast(column.type), column):
+        if are_equal(converted.cast(column.type), column):
             return converted
     except pa.ArrowException:
         pass
@@ -159,13 +159,16 @@ def _shown(value: pa.Scalar) -> str:
     return textwrap.shorten(text, _MAX_SHOWN_CHARACTERS, placeholder="...")
 
 
-def _are_equal(values: pa.ChunkedArray, others: pa.ChunkedArray) -> bool:
+def are_equal(values: pa.ChunkedArray, others: pa.ChunkedArray) -> bool:
+    """Return whether columns of one type hold the same values. NaN equals NaN."""
     if values.equals(others):
         return True
-    if not pa.types.is_floating(values.type):
+    try:
+        # PyArrow takes NaN, and values of other dictionaries, for different.
+        return repr(values.to_pylist()) == repr(others.to_pylist())
+    except (OverflowError, ValueError):
+        # Python's dates and times end in the year 9999, and have no nanoseconds.
         return False
-    # NaN equals NaN here.
-    return np.array_equal(values.to_numpy(), others.to_numpy(), equal_nan=True)
 
 
 def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, compress
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -13,19 +14,17 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import from_numpy, to_numpy
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.key_search import checked_keys
 from zonebloom.predicates import RowFilter, row_filter_columns
+from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
-from zonebloom.scan.locate import select_key_columns
+from zonebloom.scan.locate import convert_keys, select_key_columns
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.recheck import matching_rows
-from zonebloom.values.columns import column_path, leaf_names
-from zonebloom.values.normal_types import normalized_type
+from zonebloom.values.columns import leaf_names
 
 # An error names this many rows.
 _MAX_NAMED_ROWS = 3
@@ -37,18 +36,22 @@ _BINARY_KINDS = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary)
 
 @dataclass(frozen=True)
 class KeyTest:
-    """Keys in the types of a dataset, compared with rows by PyArrow's ``is_in`` and ``join``.
+    """Keys in the types of a dataset, by which all rows of a file are tested.
 
     Attributes
     ----------
     paths : tuple of tuple of str
         The columns of the keys.
-    keys : pyarrow.Table
-        One column for each, named k0, k1 and so on. Each key occurs once.
+    keys : tuple of pyarrow.Array
+        The values of the keys in each column.
     """
 
     paths: tuple[tuple[str, ...], ...]
-    keys: pa.Table
+    keys: tuple[pa.Array, ...]
+
+    @cached_property
+    def _row_numbers(self) -> RowNumbers:
+        return RowNumbers(self.keys)
 
     @property
     def columns(self) -> list[str]:
@@ -56,9 +59,9 @@ class KeyTest:
         return list(dict.fromkeys(path[0] for path in self.paths))
 
     def lines(self) -> list[str]:
-        """Return a text for each key, sorted, for digests."""
-        columns = [list(map(_text, _plain_values(column))) for column in self.keys.columns]
-        return sorted(map("\x1f".join, zip(*columns, strict=True)))
+        """Return a text for each distinct key, sorted, for digests."""
+        columns = [list(map(_text, _plain_values(column))) for column in self.keys]
+        return sorted(set(map("\x1f".join, zip(*columns, strict=True))))
 
     def byte_forms(self) -> tuple[list[bytes], list[str]]:
         """Return the bytes by which files tell of keys, and a text for each column without any.
@@ -67,7 +70,7 @@ class KeyTest:
         """
         forms: list[bytes] = []
         columns_without = []
-        for path, column in zip(self.paths, self.keys.columns, strict=True):
+        for path, column in zip(self.paths, self.keys, strict=True):
             is_long = [False]
             if pt.is_string(column.type) or pt.is_large_string(column.type):
                 values = column.to_pylist()
@@ -89,25 +92,17 @@ class KeyTest:
     def without(self, missing: Collection[str]) -> KeyTest | None:
         """Return the test of the other columns, which more rows pass, or None."""
         numbers = [n for n, path in enumerate(self.paths) if ".".join(path) not in missing]
-        keys = self.keys.select(numbers)
-        distinct = keys.group_by(keys.column_names).aggregate([]) if numbers else keys
-        return KeyTest(tuple(self.paths[n] for n in numbers), distinct) if numbers else None
+        if not numbers:
+            return None
+        return KeyTest(tuple(self.paths[n] for n in numbers), tuple(self.keys[n] for n in numbers))
 
-    def count(self, rows: pa.Table) -> int:
-        """Return the number of rows that hold a key."""
-        if not self.keys.num_rows or not rows.num_rows:
-            return 0
-        names = self.keys.column_names
+    def numbers_of(self, rows: pa.Table) -> np.ndarray:
+        """Return the number of the key that each row holds. It is negative if it holds none."""
         columns = [
-            _with_type(normalized_column(rows, path), self.keys.schema.field(name).type)
-            for path, name in zip(self.paths, names, strict=True)
+            _with_type(normalized_column(rows, path), keys.type)
+            for path, keys in zip(self.paths, self.keys, strict=True)
         ]
-        if len(columns) == 1:
-            keys = pc.SetLookupOptions(self.keys.column(0).combine_chunks())
-            is_key = pc.call_function("is_in", [columns[0]], keys)
-            return int(np.count_nonzero(to_numpy(is_key)))
-        row_keys = pa.table(columns, names)
-        return row_keys.join(self.keys, names, join_type="left semi").num_rows
+        return self._row_numbers.of_rows(columns)
 
 
 @dataclass(frozen=True)
@@ -136,9 +131,11 @@ class FilterTest:
     def without(self, missing: Collection[str]) -> FilterTest | None:
         return None if missing else self
 
-    def count(self, rows: pa.Table) -> int:
+    def numbers_of(self, rows: pa.Table) -> np.ndarray:
         columns = [rows.column(name).cast(self.schema.field(name).type) for name in self.columns]
-        return matching_rows(pa.table(columns, self.columns), self.filter).size
+        numbers = np.full(rows.num_rows, -1)
+        numbers[matching_rows(pa.table(columns, self.columns), self.filter)] = 0
+        return numbers
 
 
 RowTest: TypeAlias = KeyTest | FilterTest
@@ -153,21 +150,13 @@ def row_test(opened: OpenedDataset, columns: Sequence[str], keys: Any, filter: A
         row_filter, _ = opened.translate([filter])
         assert row_filter is not None
         return FilterTest(str(filter), row_filter, opened.source.schema)
-    arrays_of_keys = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
-    stored, positions = [], None
-    for name, values in zip(columns, arrays_of_keys, strict=True):
-        column = opened.key_column(name)
+    key_columns = list(map(opened.key_column, columns))
+    given = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
+    for column, values in zip(key_columns, given, strict=True):
         array = normalized_values(checked_keys(values, column.name, column.type))
-        require_no_nulls(array, name, f'or give erase(filter="{name} IS NULL")')
-        cast, places = cast_keys_exactly(array, normalized_type(column.type))
-        stored.append((cast, places))
-        positions = places if positions is None else np.intersect1d(positions, places)
-    assert positions is not None
-    arrays = [cast.take(from_numpy(places.searchsorted(positions))) for cast, places in stored]
-    names = [f"k{number}" for number in range(len(arrays))]
-    table = pa.table(arrays, names)
-    paths = tuple(column_path(opened.source.schema, name) for name in columns)
-    return KeyTest(paths, table.group_by(names).aggregate([]).select(names))
+        require_no_nulls(array, column.name, f'or give erase(filter="{column.name} IS NULL")')
+    stored = convert_keys(key_columns, given)[0]
+    return KeyTest(tuple(column.path for column in key_columns), tuple(stored))
 
 
 def require_no_nulls(keys: Any, name: str, advice: str) -> None:
@@ -216,7 +205,7 @@ def _text(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _plain_values(values: pa.ChunkedArray) -> list[Any]:
+def _plain_values(values: pa.Array) -> list[Any]:
     try:
         return values.to_pylist()
     except (OverflowError, ValueError):

@@ -87,15 +87,15 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of reading the new files without an index.
+    """The result of testing all rows of the new files without an index.
 
     Attributes
     ----------
     is_proven : bool
-        Whether the new files hold the rows that they should, with all their values: each row of the
-        batch, and each row that the change does not touch.
+        Whether the new files hold as many rows as they should, and rows with the keys of the batch,
+        and its values, but no others with a key.
     num_rows : int
-        The rows of the new files, all of which were read.
+        The rows of the new files, all of which were tested.
     num_rows_with_keys : int
         Those that hold one of the keys.
     problem : str
@@ -395,10 +395,10 @@ class Receipt(Displayed):
             return "nothing was changed, so there is nothing to verify"
         if not check.is_proven:
             return f"NOT PROVEN: {check.problem}"
-        verb = "holds" if check.num_rows_with_keys == 1 else "hold"
+        values = ", with the values of the batch" if self.operation == "upsert" else ""
         return (
-            f"proven: all {check.num_rows:,} rows of the new files were read without an index, and "
-            f"their values compared; {count_text(check.num_rows_with_keys, 'row')} {verb} a key"
+            f"proven: all {check.num_rows:,} rows of the new files were tested without an index; "
+            f"rows with a key: {check.num_rows_with_keys:,}{values}"
         )
 
 

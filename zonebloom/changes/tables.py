@@ -29,7 +29,6 @@ from zonebloom.snapshot import Snapshot
 from zonebloom.sources.fragment_rows import read_view_batches_of
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import file_errors
-from zonebloom.values.normal_types import decoded_type
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _MAX_TRIES = 5
@@ -253,15 +252,6 @@ class ChangeableTable(ABC):
                 numbers = np.flatnonzero(is_kept)
                 yield numbers + first, select_rows(pa.Table.from_batches([batch]), numbers)
                 first += batch.num_rows
-
-    def with_path_columns(self, rows: pa.Table, fragment: Fragment) -> pa.Table:
-        """Return rows of a file with the columns whose values its path or the log gives, too."""
-        for name, value in self._source.constants(fragment).items():
-            if name not in rows.column_names and name in self._source.schema.names:
-                type_ = decoded_type(self._source.schema.field(name).type)
-                column = pa.repeat(pa.scalar(value, type_), rows.num_rows)
-                rows = rows.append_column(name, column)
-        return rows
 
     @property
     def file_schema(self) -> pa.Schema:

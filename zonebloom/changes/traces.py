@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -155,7 +156,7 @@ def _reason_in_file(
     try:
         if fragment is not None:
             batches = read_view_batches(source, fragment, source.filesystem, test.columns)
-            return _reason_of_count(sum(test.count(pa.table(batch)) for batch in batches))
+            return _reason_of_count(_count_rows(test, map(pa.table, batches)))
         with source.filesystem.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
             # A column may have had another name, or an old file's path may give it.
             schema = file.schema_arrow
@@ -167,13 +168,16 @@ def _reason_in_file(
                 return f"it may hold a key, because it has no column {missing[0]!r}"
             names_by_stored = {names[name]: name for name in reduced_test.columns}
             batches = map(pa.table, file.iter_batches(columns=list(names_by_stored)))
-            return _reason_of_count(
-                sum(reduced_test.count(b.rename_columns(names_by_stored)) for b in batches)
-            )
+            renamed = (batch.rename_columns(names_by_stored) for batch in batches)
+            return _reason_of_count(_count_rows(reduced_test, renamed))
     except FileNotFoundError:
         return ""
     except (*FILE_ERRORS, TypeError) as error:
         return f"it cannot be read ({type(error).__name__})"
+
+
+def _count_rows(test: RowTest, tables: Iterable[pa.Table]) -> int:
+    return sum(int(np.count_nonzero(test.numbers_of(table) >= 0)) for table in tables)
 
 
 def _reason_of_count(count: int) -> str:

@@ -234,7 +234,7 @@ def locate_keys(
             "name a column of their rows as well"
         )
     paths = tuple(column.path for column in columns)
-    values, positions, count, unfitting_columns = _convert_keys(columns, given)
+    values, positions, count, unfitting_columns = convert_keys(columns, given)
     if unfitting_columns:
         opened.look_at_all_files().require_types([column.path for column in unfitting_columns])
     if positions.size > MAX_SEARCHED_KEYS:
@@ -356,7 +356,7 @@ def _find_rows(
     return list(chain.from_iterable(map_in_order(pool, read, plans_to_read, num_cores() + 1)))
 
 
-def _convert_keys(
+def convert_keys(
     columns: Sequence[Column], given: Sequence[Any]
 ) -> tuple[list[pa.Array], np.ndarray, int, list[Column]]:
     """Return the keys that rows may equal, their positions, the number of all keys, and columns.
