@@ -207,7 +207,6 @@ def test_a_check_says_which_keys_other_files_were_searched_for(tmp_path):
 def test_a_trace_names_the_column_that_a_file_lacks(tmp_path):
     pq.write_table(pa.table({"a": [1, 2], "b": [1, 2]}), tmp_path / "0.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
-    receipt = zb.dataset([tmp_path / "0.parquet"]).erase(filter="a = 1 AND b = 1")
-    assert receipt.traces is not None
-    [trace] = receipt.traces.found
+    ds, condition = zb.dataset([tmp_path / "0.parquet"]), "a = 1 AND b = 1"
+    [trace] = ds.erase(filter=condition).check(ds, filter=condition).found
     assert trace.reason.startswith("it may hold a key, because it has no column 'b'")

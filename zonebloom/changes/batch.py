@@ -19,6 +19,7 @@ from zonebloom.base.user_values import is_data_frame
 from zonebloom.changes.key_test import named_rows, require_no_nulls
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates.expression import without_views
+from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
 from zonebloom.values.normal_types import decoded_type
@@ -172,24 +173,20 @@ def are_equal(values: pa.ChunkedArray, others: pa.ChunkedArray) -> bool:
 
 
 def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
-    key_columns = []
+    columns = []
     for name in keys:
         column = normalized_column(table, (name,))
         require_no_nulls(column, name, "or give them keys")
-        if pa.types.is_float16(column.type):
-            # PyArrow does not group half floats.
-            column = column.cast(pa.float32())
-        key_columns.append(column)
-    numbered = pa.table([*key_columns, pa.array(np.arange(table.num_rows))], [*keys, "\0row"])
-    groups = numbered.group_by(list(keys)).aggregate([("\0row", "min"), ("\0row", "max")])
-    first, last = (groups.column(f"\0row_{which}").to_numpy() for which in ("min", "max"))
-    repeated = np.flatnonzero(first != last)
+        columns.append(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+    # Equal keys have the number of their first row.
+    numbers = RowNumbers(columns).key_numbers
+    repeated = np.flatnonzero(numbers != np.arange(numbers.size))
     if repeated.size:
-        number = repeated[np.argmin(first[repeated])]
-        key = table.select(list(keys)).slice(int(first[number]), 1).to_pylist()[0]
-        verb = "occurs" if repeated.size == 1 else "occur"
+        number = repeated[0]
+        key = table.select(list(keys)).slice(int(number), 1).to_pylist()[0]
+        count = np.unique(numbers[repeated]).size
         raise InvalidArgument(
-            f"{count_text(repeated.size, 'key')} {verb} more than once in the rows, first "
-            f"{arguments.short_repr(key)} in rows {first[number]:,} and {last[number]:,}; keep one "
-            "row of each key"
+            f"{count_text(count, 'key')} {'occurs' if count == 1 else 'occur'} more than once in "
+            f"the rows, first {arguments.short_repr(key)} in rows {numbers[number]:,} and "
+            f"{number:,}; keep one row of each key"
         )

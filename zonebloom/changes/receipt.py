@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -53,21 +52,16 @@ class KeyDigest:
         >>> ds.erase("id", [42], plan=True).keys.is_of(["42"])
         True
         """
-        return _digest(lines, self.salt) == self.sha256
+        return digest_of(lines, self.salt) == self
 
 
-def digest_of(lines: Sequence[str]) -> KeyDigest:
+def digest_of(lines: Sequence[str], salt: str) -> KeyDigest:
     """Return the digest of keys, given as sorted texts."""
-    salt = secrets.token_hex(16)
-    return KeyDigest(len(lines), salt, _digest(lines, salt))
-
-
-def _digest(lines: Sequence[str], salt: str) -> str:
     digest = hashlib.sha256(bytes.fromhex(salt))
     for line in lines:
         encoded = line.encode()
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest.hexdigest()
+    return KeyDigest(len(lines), salt, digest.hexdigest())
 
 
 @dataclass(frozen=True)

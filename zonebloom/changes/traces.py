@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -81,16 +81,10 @@ def find_traces(
     )
 
 
-def find_in_files(
-    table: ChangeableTable,
-    receipt: Receipt,
-    test: RowTest | None,
-    known_counts: Mapping[str, int] | None = None,
-) -> FileSearch:
-    """Search the data files of a table for rows that pass a test, and its log for their statistics.
+def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None) -> FileSearch:
+    """Find the data files that a receipt names, and the files of the log with their statistics.
 
-    ``known_counts`` has the number of such rows in the files that a change has just removed. With
-    it, the files of the newest version are not searched.
+    With a test, all data files are searched for rows that pass it.
     """
     source = table.opened.source
     removed = {file.path for file in receipt.files_removed}
@@ -109,9 +103,7 @@ def find_in_files(
         if path not in stored and not _exists(source.filesystem, path):
             return None
         reason = "it held a key"
-        if known_counts and path in known_counts:
-            reason = _reason_of_count(known_counts[path])
-        elif test is not None:
+        if test is not None:
             reason = _reason_in_file(table, path, current.get(path), test)
         if not reason:
             return None
@@ -123,8 +115,7 @@ def find_in_files(
 
     to_search = set(named_by_receipt)
     if test is not None:
-        all_files = data_files | current.keys() | held_by.keys()
-        to_search |= all_files if known_counts is None else all_files - current.keys()
+        to_search |= data_files | current.keys() | held_by.keys()
     with thread_pool(source.store.num_threads) as pool:
         traces = [part for part in pool.map(trace, sorted(to_search)) if part is not None]
     paths = named_by_receipt | {part.path for part in traces}
