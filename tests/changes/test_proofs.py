@@ -9,6 +9,7 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.changes import apply
+from zonebloom.changes.tables import ChangeableTable
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -71,7 +72,7 @@ def test_a_receipt_survives_if_the_new_version_cannot_be_loaded(table, monkeypat
     ds = zb.dataset(table.load(), **table.options)
     ds.create_scalar_index("id", "HASH", spark=False)
 
-    reopen, calls = apply.reopen, []
+    reopen, calls = ChangeableTable.reopen, []
 
     def fail_after_commit(*arguments):
         calls.append(arguments)
@@ -79,7 +80,7 @@ def test_a_receipt_survives_if_the_new_version_cannot_be_loaded(table, monkeypat
             raise ValueError("the catalog does not answer")
         reopen(*arguments)
 
-    replace_function(monkeypatch, apply, "reopen", fail_after_commit)
+    replace_function(monkeypatch, ChangeableTable, "reopen", fail_after_commit)
     receipt = ds.erase("id", [1])
     assert receipt.is_committed and receipt.num_deleted == 1
     assert "neither read nor indexed: the catalog does not answer" in str(receipt)

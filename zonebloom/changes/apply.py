@@ -7,23 +7,19 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zonebloom.base.progress import Report, report_progress
+from zonebloom.base.progress import ProgressOption, Report, report_progress
+from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.changes.batch import are_equal
-from zonebloom.changes.key_test import row_test
-from zonebloom.changes.places import (
-    Change,
-    FileChange,
-    Work,
-    places_of_filter,
-    places_of_keys,
-)
+from zonebloom.changes.key_test import RowTest, row_test
 from zonebloom.changes.receipt import ChangedFile, Receipt, Verification, digest_of, utc_text
 from zonebloom.changes.tables import (
     ChangeableTable,
@@ -32,14 +28,19 @@ from zonebloom.changes.tables import (
     retry_after_conflicts,
 )
 from zonebloom.changes.traces import find_in_files, traces_of_failed_search, with_index_traces
-from zonebloom.changes.writing import WriterOptions, WrittenFile, changed_rows, options_of_file
-from zonebloom.errors import (
-    ChangeConflict,
-    ChangeRefused,
-    InvalidArgument,
+from zonebloom.changes.writing import (
+    FileChange,
+    WriterOptions,
+    WrittenFile,
+    changed_rows,
+    options_of_file,
+    with_all_columns,
 )
+from zonebloom.errors import ChangeConflict, ChangeRefused, FragmentChanged, InvalidArgument
+from zonebloom.reading import key_locations
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.recheck import gather
+from zonebloom.scan.scanner import plan_scan
 from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.storage.files import file_errors
 
@@ -47,21 +48,73 @@ _MIN_GROUP_ROWS = 1 << 17
 _SMALL_FILE_BYTES = 8 << 20
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _NO_BATCH = pa.table({})
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
-def reopen_newest(dataset: OpenDataset, table: ChangeableTable) -> ChangeableTable:
-    """Load the newest version of a table, and open its files. Return the table."""
-    table.load_newest()
-    is_open = table.opened_state != "" and dataset.opened is table.opened
-    if not is_open or table.opened_state != table.state:
-        reopen(dataset, table)
-    return table
+@dataclass(frozen=True)
+class Change:
+    """A request to erase or to upsert rows.
+
+    Attributes
+    ----------
+    operation : {"erase", "upsert"}
+    columns : tuple of str
+        The columns of the keys; empty for an erasure by a filter.
+    keys : object
+        The keys of an erasure, or those of the rows of an upsert.
+    filter : object
+        The filter of an erasure, or None.
+    rows : pyarrow.Table or None
+        The rows of an upsert, with the columns that they change.
+    updated_columns : tuple of str
+        The columns of the rows that replace values. Empty if rows with known keys stay.
+    inserts : bool
+        Whether rows with new keys are inserted.
+    is_plan : bool
+        Whether nothing is to be changed.
+    summary : mapping of str to str
+        What the user writes into the commit.
+    progress : bool or callable
+    """
+
+    operation: Literal["erase", "upsert"]
+    columns: tuple[str, ...] = ()
+    keys: Any = None
+    filter: Any = None
+    rows: pa.Table | None = None
+    updated_columns: tuple[str, ...] = ()
+    inserts: bool = True
+    is_plan: bool = False
+    summary: Mapping[str, str] = field(default_factory=dict)
+    progress: ProgressOption = None
 
 
-def reopen(dataset: OpenDataset, table: ChangeableTable) -> None:
-    """Open the files of the loaded version of a table."""
-    dataset.refresh()
-    table.use(dataset.opened)
+@dataclass(frozen=True)
+class Work:
+    """A change in terms of files.
+
+    Attributes
+    ----------
+    changes : list of FileChange
+        The files that are written anew.
+    new_rows : int64 array
+        The rows of the batch that new files get.
+    test : RowTest
+        Tells which rows have a key, or match the filter.
+    num_inserted, num_updated, num_deleted : int
+        Rows of the dataset.
+    """
+
+    changes: list[FileChange]
+    new_rows: np.ndarray
+    test: RowTest
+    num_inserted: int = 0
+    num_updated: int = 0
+    num_deleted: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.changes and not self.new_rows.size
 
 
 def apply_change(
@@ -84,7 +137,7 @@ def apply_change(
     started_at = time.time()
 
     def attempt(number: int) -> Receipt:
-        reopen_newest(dataset, table)
+        table.reopen_newest(dataset)
         _require_same_columns(dataset.opened.source.schema, change.rows, table.location)
         work = _plan_work(dataset.opened, table, change)
         receipt = _planned_receipt(table, change, work, started_at, number)
@@ -98,11 +151,11 @@ def apply_change(
 
 def _require_same_columns(schema: pa.Schema, rows: pa.Table | None, location: str) -> None:
     """Raise `ChangeConflict` if columns of the rows were changed since the rows were checked."""
-    for field in [] if rows is None else rows.schema:
-        number = schema.get_field_index(field.name)
-        if number < 0 or schema.field(number).type != field.type:
+    for column in [] if rows is None else rows.schema:
+        number = schema.get_field_index(column.name)
+        if number < 0 or schema.field(number).type != column.type:
             raise ChangeConflict(
-                f"another writer changed the column {field.name!r} of {location} meanwhile; "
+                f"another writer changed the column {column.name!r} of {location} meanwhile; "
                 "nothing was changed, so call again with rows for the new schema"
             )
 
@@ -171,31 +224,31 @@ def _carry_out(
     )
     try:
         table.load_committed()
-        reopen(dataset, table)
+        table.reopen(dataset)
     except Exception as error:  # noqa: BLE001
         problem = f"the new version cannot be loaded, so it was neither read nor indexed: {error}"
         traces = traces_of_failed_search(table, error) if change.operation == "erase" else None
         return replace(receipt, verification=_not_proven(problem), traces=traces)
     receipt = replace(receipt, version_after=table.version)
     files = dict(zip(paths, written, strict=True))
-    searched = None
     with thread_pool(2) as pool:
         verified = pool.submit(_verified, table, change, work, receipt.files_removed, files)
-        if change.operation == "erase":
-            searched = pool.submit(find_in_files, table, receipt, None)
+        is_erasure = change.operation == "erase"
+        searched = pool.submit(find_in_files, table, receipt, None) if is_erasure else None
         refresh_indices()
     try:
-        receipt = replace(receipt, verification=verified.result())
+        verification = verified.result()
     except Exception as error:  # noqa: BLE001
-        problem = f"the new files cannot be read: {error}"
-        receipt = replace(receipt, verification=_not_proven(problem))
+        verification = _not_proven(f"the new files cannot be read: {error}")
+    traces = None
     if searched is not None:
         try:
             traces = with_index_traces(searched.result(), dataset.opened)
         except Exception as error:  # noqa: BLE001
             traces = traces_of_failed_search(table, error)
-        receipt = replace(receipt, traces=traces)
-    return replace(receipt, finished_at=utc_text(time.time()))
+    return replace(
+        receipt, verification=verification, traces=traces, finished_at=utc_text(time.time())
+    )
 
 
 def _commit(
@@ -214,7 +267,7 @@ def _commit(
     except (CommitRefused, ChangeRefused) as error:
         refusal = error
     try:
-        reopen_newest(dataset, table)
+        table.reopen_newest(dataset)
     except Exception as error:  # noqa: BLE001 - whatever makes the table unreadable
         raise commit_in_doubt(table.location, error) from None
     paths = [file.path for file in written]
@@ -295,9 +348,9 @@ def _plan_work(opened: OpenedDataset, table: ChangeableTable, change: Change) ->
     """Find the rows of a change, and decide which go to new files."""
     test = row_test(opened, change.columns, change.keys, change.filter)
     if change.filter is not None:
-        changes, new_rows = places_of_filter(opened, change.filter), _NO_ROWS
+        changes, new_rows = _places_of_filter(opened, change.filter), _NO_ROWS
     else:
-        changes, new_rows = places_of_keys(opened, change.columns, change.keys)
+        changes, new_rows = _places_of_keys(opened, change.columns, change.keys)
     if change.rows is None:
         # A key that is given twice has its rows twice.
         row_sets = [np.unique(part.rows) for part in changes]
@@ -413,13 +466,13 @@ def _write_new_files(
     rows_per_file = max(int(table.target_bytes / max(rows.nbytes / rows.num_rows, 1)), 1)
     # A table without columns has no rows, so keep one more.
     names = {rows.column_names[0], *table.partition_columns}.intersection(rows.column_names)
-    keys = _with_all_columns(gather(rows.select(sorted(names)), numbers), schema)
+    keys = with_all_columns(gather(rows.select(sorted(names)), numbers), schema)
     written = []
     for partition, places in table.partitions(keys):
         places = np.sort(places)
         for start in range(0, places.size, rows_per_file):
             part = gather(rows, numbers[places[start : start + rows_per_file]])
-            part = _with_all_columns(part, schema).select(table.file_schema.names)
+            part = with_all_columns(part, schema).select(table.file_schema.names)
             file = table.write(partition, None, [part], table.file_schema, options, report)
             assert file is not None
             written.append(file)
@@ -440,12 +493,42 @@ def _options_of_new_files(table: ChangeableTable) -> WriterOptions:
     return WriterOptions(group_rows, options.arguments)
 
 
-def _with_all_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with all columns of a schema. Those that they lack are null."""
-    columns = [
-        rows.column(field.name)
-        if field.name in rows.column_names
-        else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
-        for field in schema
+def _places_of_keys(
+    opened: OpenedDataset, columns: Sequence[str], keys: Any
+) -> tuple[list[FileChange], np.ndarray]:
+    """Return the rows with one of some keys, and the numbers of the keys that no row has.
+
+    The number of a row's key is that of its replacement.
+    """
+    located = key_locations(opened, columns[0] if len(columns) == 1 else list(columns), keys)
+    table = located.by_key()
+    row_table = table.filter(table.column("row").is_valid())
+    ids = row_table.column("fragment_id").to_numpy().astype(np.int64)
+    rows, key_index = (row_table.column(name).to_numpy() for name in ("row", "key_index"))
+    missing = table.filter(table.column("row").is_null()).column("key_index").to_numpy()
+    return _by_file(located.present, ids, rows, key_index), np.unique(missing)
+
+
+def _places_of_filter(opened: OpenedDataset, filter: Any) -> list[FileChange]:
+    """Return the rows that match a filter."""
+    scan = plan_scan(opened, [], (filter,), with_row_address=True)
+    addresses = scan.to_table().column("_rowaddr").to_numpy().astype(np.int64)
+    numbers = np.full(addresses.size, -1)
+    # The scan had its own look at the files. A file that was written since has another id.
+    present = opened.look_at_all_files().fragments
+    return _by_file(present, addresses >> OFFSET_BITS, addresses & _OFFSET_MASK, numbers)
+
+
+def _by_file(
+    files: Iterable[PresentFragment], ids: np.ndarray, rows: np.ndarray, replacements: np.ndarray
+) -> list[FileChange]:
+    present = {file.fragment_id: file for file in files}
+    order = np.lexsort((rows, ids))
+    distinct_ids, starts = np.unique(ids[order], return_index=True)
+    if not present.keys() >= set(distinct_ids.tolist()):
+        raise FragmentChanged("a file changed while its rows were located; call again")
+    parts = np.split(order, starts[1:])
+    return [
+        FileChange(present[fragment_id], rows[part], replacements[part])
+        for fragment_id, part in zip(distinct_ids.tolist(), parts, strict=False)
     ]
-    return pa.Table.from_arrays(columns, names=schema.names)

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zonebloom.base.threads import map_in_order, thread_pool
-from zonebloom.changes.places import FileChange
 from zonebloom.changes.receipt import Trace
 from zonebloom.changes.tables import (
     ChangeableTable,
@@ -28,7 +27,7 @@ from zonebloom.changes.tables import (
     commit_in_doubt,
     read_log,
 )
-from zonebloom.changes.writing import WrittenFile, columns_without_bounds
+from zonebloom.changes.writing import FileChange, WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, InvalidArgument
 from zonebloom.sources.delta_lake import mapping_mode, stored_field
 from zonebloom.sources.source import Fragment

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from zonebloom.changes.places import FileChange
 from zonebloom.changes.tables import (
     HIVE_NULL,
     ChangeableTable,
@@ -28,7 +27,7 @@ from zonebloom.changes.tables import (
     RowBatches,
     permission_errors,
 )
-from zonebloom.changes.writing import WrittenFile
+from zonebloom.changes.writing import FileChange, WrittenFile, with_all_columns
 from zonebloom.errors import ChangeRefused
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Fragment, Source
@@ -150,12 +149,8 @@ class FolderChanges(ChangeableTable):
         with stream, file_errors(fragment.path, parquet_in=self._filesystem):
             for batch in file.iter_batches():
                 numbers = np.arange(first, first + batch.num_rows)
-                rows = pa.Table.from_batches([batch])
-                for field in schema:
-                    if field.name not in rows.column_names:
-                        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
                 try:
-                    rows = rows.cast(schema)
+                    rows = with_all_columns(pa.Table.from_batches([batch]), schema).cast(schema)
                 except pa.ArrowInvalid as error:
                     raise ChangeRefused(
                         f"{fragment.path} has values that its dataset does not hold: {error}; open "

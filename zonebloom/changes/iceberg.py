@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
-from zonebloom.changes.places import FileChange
 from zonebloom.changes.receipt import Trace
 from zonebloom.changes.tables import (
     ChangeableTable,
@@ -22,7 +21,7 @@ from zonebloom.changes.tables import (
     commit_in_doubt,
     read_log,
 )
-from zonebloom.changes.writing import WrittenFile, columns_without_bounds
+from zonebloom.changes.writing import FileChange, WrittenFile, columns_without_bounds
 from zonebloom.errors import ChangeRefused, MissingDependency
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Fragment

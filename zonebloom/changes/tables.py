@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zonebloom.base.progress import Report
-from zonebloom.changes.places import FileChange
 from zonebloom.changes.receipt import Trace
 from zonebloom.changes.writing import (
+    FileChange,
     WriterOptions,
     WrittenFile,
     write_parquet,
 )
 from zonebloom.errors import ChangeConflict, FragmentChanged, FragmentUnreadable, SourceError
-from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.recheck import select_rows
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.fragment_rows import read_view_batches_of
@@ -156,6 +156,18 @@ class ChangeableTable(ABC):
         self.opened, self.opened_state = opened, self.state
         self._source = opened.source
         self._filesystem = opened.source.filesystem
+
+    def reopen(self, dataset: OpenDataset) -> None:
+        """Let a dataset open the files of the loaded version."""
+        dataset.refresh()
+        self.use(dataset.opened)
+
+    def reopen_newest(self, dataset: OpenDataset) -> None:
+        """Load the newest version, and let a dataset open its files."""
+        self.load_newest()
+        is_open = self.opened_state != "" and dataset.opened is self.opened
+        if not is_open or self.opened_state != self.state:
+            self.reopen(dataset)
 
     @property
     def snapshot(self) -> Snapshot:

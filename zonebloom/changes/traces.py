@@ -5,21 +5,26 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from zonebloom.base import arguments
 from zonebloom.base.text import count_text
 from zonebloom.base.threads import map_in_order, thread_pool
+from zonebloom.building.builder import Builder
 from zonebloom.catalog.model import SEGMENTS, Version
-from zonebloom.changes.key_test import RowTest
+from zonebloom.catalog.vacuum import vacuum_catalog
+from zonebloom.changes.key_test import RowTest, row_test
 from zonebloom.changes.receipt import Receipt, Trace, Traces
-from zonebloom.changes.tables import ChangeableTable
-from zonebloom.errors import CatalogError
-from zonebloom.scan.opened import OpenedDataset
+from zonebloom.changes.tables import ChangeableTable, retry_after_conflicts
+from zonebloom.errors import CatalogError, InvalidArgument
+from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FILE_ERRORS
@@ -56,7 +61,56 @@ def traces_of_failed_search(table: ChangeableTable, error: Exception) -> Traces:
     return Traces((Trace("log", table.location, (), reason),))
 
 
-def find_traces(
+def check_receipt(
+    receipt: Receipt,
+    dataset: OpenDataset,
+    table: ChangeableTable,
+    keys: Any,
+    filter: Any,
+    *,
+    purge: bool,
+) -> Traces:
+    """Look again what holds the keys of a receipt; see `Receipt.check`."""
+    arguments.require_bool(purge, "purge")
+    if table.location != receipt.location:
+        raise InvalidArgument(
+            f"the receipt is of {receipt.location}, and the dataset of {table.location}; open the "
+            "table of the receipt"
+        )
+    table.reopen_newest(dataset)
+    test = None
+    if keys is not None or filter is not None:
+        what, unfit = ("keys", filter) if receipt.columns else ("a filter", keys)
+        if unfit is not None:
+            raise InvalidArgument(f"the receipt is of {what}; give {what}, and nothing else")
+        test = row_test(dataset.opened, receipt.columns, keys, filter)
+        if not receipt.keys.is_of(test.lines()):
+            raise InvalidArgument(
+                f"these are not the {count_text(receipt.keys.count, 'key')} of the receipt; give "
+                "the same keys"
+                if receipt.columns
+                else "this is not the filter of the receipt; give the same filter"
+            )
+    traces = _find_traces(table, receipt, test, dataset.opened)
+    if not purge or not traces.found:
+        return traces
+    retry_after_conflicts(table.location, lambda number: table.purge())
+    if any(trace.kind == "index" for trace in traces.found):
+        _rebuild_indices(dataset.opened)
+    table.reopen_newest(dataset)
+    return _find_traces(table, receipt, test, dataset.opened)
+
+
+def _rebuild_indices(opened: OpenedDataset) -> None:
+    builder = Builder(opened)
+    entries = [opened.index_entry(name) for name in builder.own_index_names()]
+    damages = {entry.name: "its filters may hold erased keys" for entry in entries}
+    indices = [(entry, opened.indexed_columns(entry)) for entry in entries]
+    builder.refresh(indices, None, None, damages)
+    vacuum_catalog(opened.catalog, timedelta(0))
+
+
+def _find_traces(
     table: ChangeableTable, receipt: Receipt, test: RowTest | None, opened: OpenedDataset
 ) -> Traces:
     """Return what still holds the keys of a receipt.

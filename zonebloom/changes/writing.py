@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zonebloom.changes.places import FileChange
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.scan.recheck import gather
 from zonebloom.sources.source import Fragment
@@ -27,6 +27,32 @@ _ENCODINGS = {
 }
 # Any probability gives the size of a filter, with a number of values that fits.
 _FILTER_PROBABILITY = 0.01
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """The rows of one file that are removed or replaced.
+
+    Attributes
+    ----------
+    present : PresentFragment
+    rows : int64 array, ascending
+        The numbers of the rows in the file.
+    replacements : int64 array
+        The row of the batch that replaces each of them, or -1 if the row is removed.
+    """
+
+    present: PresentFragment
+    rows: np.ndarray
+    replacements: np.ndarray
+
+    def places_in(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of these rows among consecutive rows, and their replacements.
+
+        ``numbers`` are the numbers of the consecutive rows in the file, without deleted rows.
+        """
+        start, stop = np.searchsorted(self.rows, [numbers[0], numbers[-1] + 1])
+        return np.searchsorted(numbers, self.rows[start:stop]), self.replacements[start:stop]
 
 
 @dataclass(frozen=True)
@@ -236,3 +262,14 @@ def _replace(
             merged = gather(pa.table([column], [name]), source)
             table = table.set_column(number, table.field(number), merged.column(0))
     return table
+
+
+def with_all_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with all columns of a schema. Those that they lack are null."""
+    columns = [
+        rows.column(field.name)
+        if field.name in rows.column_names
+        else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, names=schema.names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -11,14 +11,22 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.catalog.model import RETENTION
-from zonebloom.changes.apply import apply_change, reopen_newest
+from zonebloom.changes.apply import Change, apply_change
 from zonebloom.changes.batch import checked_rows
-from zonebloom.changes.check import ChangedDataset, changeable_table
-from zonebloom.changes.places import Change
+from zonebloom.changes.folder import FileLister, FolderChanges
 from zonebloom.changes.receipt import Receipt
 from zonebloom.changes.tables import ChangeableTable
-from zonebloom.errors import InvalidArgument, StaleIndexWarning
+from zonebloom.errors import ChangeRefused, InvalidArgument, StaleIndexWarning
 from zonebloom.facade.indices import refresh_indices
+from zonebloom.scan.opened import OpenDataset
+from zonebloom.sources.table_snapshot import SnapshotSource
+
+
+class ChangedDataset(OpenDataset, Protocol):
+    """The state of `zonebloom.Dataset`, for functions that cannot import that class."""
+
+    @property
+    def file_lister(self) -> FileLister | None: ...
 
 
 def erase(
@@ -60,7 +68,8 @@ def upsert(
     """Update and insert rows; see `Dataset.upsert`."""
     options = _checked_options(plan, commit_properties, progress)
     names = tuple(arguments.require_key_names(on, "on"))
-    table = reopen_newest(dataset, changeable_table(dataset))
+    table = changeable_table(dataset)
+    table.reopen_newest(dataset)
     updates = arguments.require_choice(when_matched, "when_matched", ("update", "ignore"))
     inserts = arguments.require_choice(when_not_matched, "when_not_matched", ("insert", "ignore"))
     for name in names:
@@ -125,3 +134,27 @@ def _apply(dataset: ChangedDataset, table: ChangeableTable, change: Change) -> R
             )
 
     return apply_change(dataset, table, change, refresh)
+
+
+def changeable_table(dataset: ChangedDataset) -> ChangeableTable:
+    """Return what changes the files of a dataset.
+
+    Raise `ChangeRefused` if nothing does: for a table in memory, a ``pyarrow.dataset.Dataset``, or
+    an unpickled dataset of a table.
+    """
+    opened, lister = dataset.opened, dataset.file_lister
+    if isinstance(opened.source, SnapshotSource):
+        if lister is None:
+            raise ChangeRefused(
+                "the dataset lost its table object when it was pickled; open the table again"
+            )
+        if opened.source.kind == "delta":
+            from zonebloom.changes.delta import DeltaChanges
+
+            return DeltaChanges(lister.source)
+        from zonebloom.changes.iceberg import IcebergChanges
+
+        return IcebergChanges(lister.source)
+    if opened.source.is_in_memory:
+        raise ChangeRefused("a table in memory cannot be changed; write it to Parquet first")
+    return FolderChanges(opened, lister)

@@ -776,9 +776,10 @@ class Dataset(pads.UnionDataset, Displayed):
 
     def _check_receipt(self, receipt: Receipt, keys: Any, filter: Filter, *, purge: bool) -> Traces:
         """Look what still holds the keys of a receipt; see `Receipt.check`."""
-        from zonebloom.changes.check import check_receipt
+        from zonebloom.changes.traces import check_receipt
+        from zonebloom.facade.changing import changeable_table
 
-        return check_receipt(receipt, self, keys, filter, purge=purge)
+        return check_receipt(receipt, self, changeable_table(self), keys, filter, purge=purge)
 
     # Indices
 
