@@ -125,9 +125,6 @@ class IcebergChanges(ChangeableTable):
     def load_newest(self) -> None:
         self._table.refresh()
 
-    def load_committed(self) -> None:
-        """Do nothing, because the catalog has answered the commit with the new version."""
-
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
         snapshot = self._table.current_snapshot()
