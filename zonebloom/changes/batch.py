@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,6 @@ import pyarrow as pa
 from zonebloom.base import arguments
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.text import count_text
-from zonebloom.base.user_values import is_data_frame
 from zonebloom.changes.key_test import named_rows, require_no_nulls
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates.expression import without_views
@@ -66,10 +66,12 @@ def checked_rows(rows: Any, schema: pa.Schema, keys: Sequence[str]) -> Iterator[
 def _as_table(rows: Any) -> pa.Table:
     if isinstance(rows, pa.Table):
         return rows
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(rows, pandas.DataFrame):
+        # Its export to Arrow would have the index as a column.
+        return pa.Table.from_pandas(rows, preserve_index=False)
     if isinstance(rows, pa.RecordBatch) or hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
-    if is_data_frame(rows):
-        return pa.Table.from_pandas(rows, preserve_index=False)
     raise arguments.invalid_value(
         rows,
         "rows",
