@@ -172,13 +172,6 @@ def test_changes_through_other_folders_wait(parts, monkeypatch, folders):
     assert found == [(1, "a", "x", 100), (2, "a", "x", 200)]
 
 
-def test_keys_given_twice_count_once(tmp_path):
-    pq.write_table(pa.table({"id": [1, 2, 2, 3]}), tmp_path / "0.parquet")
-    receipt = zb.dataset(tmp_path).erase("id", [2, 2, 9, 9])
-    assert receipt.num_deleted == 2
-    assert receipt.verification is not None and receipt.verification.is_proven
-
-
 def test_infinities_and_nan_leave_a_delta_table_readable(tmp_path):
     deltalake = pytest.importorskip("deltalake")
     values = [-math.inf, math.inf, math.nan, None, 1.5]

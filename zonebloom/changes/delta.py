@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
@@ -317,8 +316,7 @@ class DeltaChanges(ChangeableTable):
         self._table.update_incremental()
         # Readers begin at the checkpoint, and need nothing before it.
         self._table.create_checkpoint()
-        selector = pafs.FileSelector(self._log_folder)
-        for info in self._filesystem.get_file_info(selector):
+        for info in self._source.store.list_folder(self._log_folder, recursive=False):
             number = info.base_name.partition(".")[0]
             if number.isdigit() and int(number) < self._table.version():
                 self._filesystem.delete_file(info.path)

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.changes.tables import (
@@ -182,8 +181,7 @@ class FolderChanges(ChangeableTable):
         """Delete hidden files that an interrupted change left in some folders."""
         oldest = time.time() - _SECONDS_OF_A_CHANGE
         for folder in folders:
-            selector = pafs.FileSelector(folder, allow_not_found=True)
-            for info in self._filesystem.get_file_info(selector):
+            for info in self._source.store.list_folder(folder, recursive=False):
                 is_left = info.base_name.startswith(_HIDDEN) and info.extension == _EXTENSION
                 if is_left and info.mtime.timestamp() < oldest:
                     self._delete(info.path)

@@ -28,6 +28,7 @@ from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FILE_ERRORS
+from zonebloom.storage.store import Store
 
 # The bytes of files are searched in pieces of this size.
 _PIECE_BYTES = 16 << 20
@@ -146,7 +147,7 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
     named_by_receipt = removed.difference(file.path for file in receipt.files_added)
     if receipt.traces is not None:
         named_by_receipt |= {trace.path for trace in receipt.traces.found if trace.kind == "file"}
-    stored = _stored_files(source.filesystem, source.root)
+    stored = _stored_files(source.store, source.root)
     unreadable: list[Trace] = []
     history = table.read_history(stored, unreadable)
     held_by = table.retained_files(history)
@@ -232,7 +233,7 @@ def _reason_of_count(count: int) -> str:
 def _byte_traces(search: FileSearch, traced: set[str], needles: Sequence[bytes]) -> list[Trace]:
     """Return the other files of the table and of the index that have the bytes of a key."""
     catalog, source = search.table.opened.catalog, search.table.opened.source
-    index_files = _stored_files(catalog.filesystem, catalog.folder)
+    index_files = _stored_files(catalog.store, catalog.folder)
     max_bytes = max(map(len, needles))
 
     def trace(path: str) -> Trace | None:
@@ -268,9 +269,8 @@ def _pieces(filesystem: pafs.FileSystem, path: str, overlap: int) -> Iterator[by
             yield window
 
 
-def _stored_files(filesystem: pafs.FileSystem, root: str) -> set[str]:
-    selector = pafs.FileSelector(root, allow_not_found=True, recursive=True)
-    infos = filesystem.get_file_info(selector)
+def _stored_files(store: Store, root: str) -> set[str]:
+    infos = store.list_folder(root, recursive=True)
     return {info.path for info in infos if info.type == pafs.FileType.File}
 
 
@@ -307,11 +307,10 @@ def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
             return Version()
 
     folder = posixpath.join(catalog.folder, SEGMENTS)
-    selector = pafs.FileSelector(folder, allow_not_found=True)
     num_threads = catalog.store.num_threads
     with thread_pool(num_threads) as pool:
         looked = pool.submit(opened.look)
-        listed = pool.submit(catalog.filesystem.get_file_info, selector)
+        listed = pool.submit(catalog.store.list_index_folder, folder)
         for version in map_in_order(pool, read, catalog.numbers(), num_threads):
             fragments = version.fragments
             ids |= {fragment.fragment_id for key, fragment in fragments.items() if key in keys}
