@@ -79,10 +79,33 @@ class Displayed:
         return styled_html(lines_html(str(self)))
 
 
+class DisplayedSections(Displayed):
+    """Base class of objects that are displayed as lines and tables, as text and as HTML."""
+
+    __slots__ = ()
+
+    def sections(self) -> Sequence[str | TextTable]:
+        """Return the lines and the tables, from top to bottom."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(
+            part if isinstance(part, str) else table_text(*part) for part in self.sections()
+        )
+
+    def _repr_html_(self) -> str:
+        return styled_html(
+            *(
+                lines_html(part) if isinstance(part, str) else table_html(*part)
+                for part in self.sections()
+            )
+        )
+
+
 ListItem = TypeVar("ListItem")
 
 
-class DisplayedList(Displayed, list[ListItem], Generic[ListItem]):
+class DisplayedList(DisplayedSections, list[ListItem], Generic[ListItem]):
     """A list that is displayed as a table, whose headers and rows a function returns."""
 
     def __init__(
@@ -97,12 +120,8 @@ class DisplayedList(Displayed, list[ListItem], Generic[ListItem]):
     def __repr__(self) -> str:
         return list.__repr__(self)
 
-    def __str__(self) -> str:
-        return table_text(*self._table(self)) if self else self._if_empty
-
-    def _repr_html_(self) -> str:
-        content = table_html(*self._table(self)) if self else lines_html(self._if_empty)
-        return styled_html(content)
+    def sections(self) -> Sequence[str | TextTable]:
+        return [self._table(self) if self else self._if_empty]
 
 
 class DisplayedDict(Displayed, dict[str, Any]):

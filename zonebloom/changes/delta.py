@@ -27,7 +27,7 @@ from zonebloom.changes.tables import (
     read_log,
 )
 from zonebloom.changes.writing import FileChange, WrittenFile, columns_without_bounds
-from zonebloom.errors import ChangeRefused, InvalidArgument
+from zonebloom.errors import InvalidArgument
 from zonebloom.sources.delta_lake import mapping_mode, stored_field
 from zonebloom.sources.source import Fragment
 from zonebloom.sources.table_snapshot import SnapshotSource
@@ -83,6 +83,7 @@ class DeltaChanges(ChangeableTable):
     """A Delta table whose files can be replaced; see `ChangeableTable`."""
 
     kind = "delta"
+    other_commands = "delete and merge of deltalake"
 
     def __init__(self, table: DeltaTable):
         super().__init__()
@@ -104,37 +105,31 @@ class DeltaChanges(ChangeableTable):
         for field in json.loads(self._table.schema().to_json())["fields"]:
             for name, reason in _REFUSED_METADATA.items():
                 if name in field.get("metadata", {}):
-                    raise self._refused(f"has a column {field['name']!r} that {reason}")
+                    raise self.refused(f"has a column {field['name']!r} that {reason}")
         protocol = self._table.protocol()
         features = {feature.lower() for feature in protocol.writer_features or ()}
         unknown = sorted(features - _HARMLESS_FEATURES)
         if protocol.min_writer_version > 7 or unknown:
             need = ", ".join(unknown) or f"writer version {protocol.min_writer_version}"
-            raise self._refused(f"needs {need}, which is not written here")
+            raise self.refused(f"needs {need}, which is not written here")
         for name, reason in _REFUSED_PROPERTIES.items():
             if configuration.get(name, "").lower() == "true":
-                raise self._refused(reason)
+                raise self.refused(reason)
         constraints = [name for name in configuration if name.startswith("delta.constraints.")]
         if constraints:
-            raise self._refused(f"has a check constraint ({constraints[0]})")
+            raise self.refused(f"has a check constraint ({constraints[0]})")
         for change in changes:
             fragment = change.present.fragment
             if fragment.deleted_rows:
-                raise self._refused(
+                raise self.refused(
                     f"has a deletion vector for {fragment.key}, which deltalake cannot remove"
                 )
             self._logged_path(fragment)
 
-    def _refused(self, reason: str) -> ChangeRefused:
-        return ChangeRefused(
-            f"the Delta table {self.location} {reason}; change it with Spark, or with the delete "
-            "and merge of deltalake if they allow it"
-        )
-
     def _logged_path(self, fragment: Fragment) -> str:
         key = key_below(fragment.path, self._source.root)
         if posixpath.isabs(key) or key == fragment.path:
-            raise self._refused(f"names {fragment.path}, which lies outside of its folder")
+            raise self.refused(f"names {fragment.path}, which lies outside of its folder")
         return key
 
     @property
@@ -230,7 +225,7 @@ class DeltaChanges(ChangeableTable):
         except CommitFailedError as error:
             raise CommitRefused(str(error)) from None
         except DeltaProtocolError as error:
-            raise self._refused(f"refused the commit ({error})") from None
+            raise self.refused(f"refused the commit ({error})") from None
         except DeltaError as error:
             raise commit_in_doubt(self.location, error) from None
         return [file.path for file in written]

@@ -92,6 +92,7 @@ class IcebergChanges(ChangeableTable):
     """An Iceberg table whose files can be replaced; see `ChangeableTable`."""
 
     kind = "iceberg"
+    other_commands = "delete and upsert of pyiceberg"
 
     def __init__(self, table: Table):
         from pyiceberg.table import StaticTable, TableProperties
@@ -184,23 +185,17 @@ class IcebergChanges(ChangeableTable):
 
         version = self._table.metadata.format_version
         if version > 2:
-            raise self._refused(f"has format {version}, which tracks rows")
+            raise self.refused(f"has format {version}, which tracks rows")
         file_format = self._table.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
         if file_format != "parquet":
-            raise self._refused(f"writes {file_format} files")
+            raise self.refused(f"writes {file_format} files")
         for change in changes:
             self._data_file(change.present.fragment)
-
-    def _refused(self, reason: str) -> ChangeRefused:
-        return ChangeRefused(
-            f"the Iceberg table {'.'.join(self._table.name())} {reason}; change it with Spark, or "
-            "with the delete and upsert of pyiceberg if they allow it"
-        )
 
     def _data_file(self, fragment: Fragment) -> DataFile:
         file = self._files.get(fragment.path)
         if file is None:
-            raise self._refused(f"has no data file {fragment.path} in its current snapshot")
+            raise self.refused(f"has no data file {fragment.path} in its current snapshot")
         return file
 
     def partition_of(self, fragment: Fragment) -> Hashable:
@@ -217,7 +212,7 @@ class IcebergChanges(ChangeableTable):
     def _source_name(self, field: PartitionField) -> str:
         name = self._table.schema().find_column_name(field.source_id)
         if name is None:
-            raise self._refused(f"is partitioned by {field.name!r}, whose column was dropped")
+            raise self.refused(f"is partitioned by {field.name!r}, whose column was dropped")
         return name
 
     def _partition_keys(self, rows: pa.Table) -> pa.Table:

@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from zonebloom.base.arguments import invalid_value
-from zonebloom.base.display import Displayed, lines_html, styled_html, table_html
-from zonebloom.base.text import bytes_text, count_text, table_text, time_text
+from zonebloom.base.display import DisplayedSections
+from zonebloom.base.text import TextTable, bytes_text, count_text, table_text, time_text
 from zonebloom.base.version import __version__
 from zonebloom.catalog.version_log import from_json
 from zonebloom.errors import InvalidArgument
@@ -123,7 +123,7 @@ class Trace:
 
 
 @dataclass(frozen=True, repr=False)
-class Traces(Displayed):
+class Traces(DisplayedSections):
     """The places that still hold the keys of a receipt, or may hold them.
 
     Attributes
@@ -156,40 +156,23 @@ class Traces(Displayed):
             return "Nothing holds these keys."
         return "Nothing that the receipt names is left. Give the keys or the filter to search all."
 
-    def __str__(self) -> str:
-        table = [table_text(_TRACE_HEADERS, self._cells())] if self.found else []
-        return "\n".join([self.verdict, *table, *self._advice()])
-
-    def _repr_html_(self) -> str:
-        # In text, Jupyter would wrap the lines of a table with long paths.
-        table = table_html(_TRACE_HEADERS, self._cells()) if self.found else ""
-        advice = self._advice()
-        return styled_html(
-            lines_html(self.verdict), table, lines_html("\n".join(advice)) if advice else ""
-        )
-
-    def _cells(self) -> list[list[str]]:
-        return [
-            [part.kind, part.path, ", ".join(part.versions), part.reason] for part in self.found
-        ]
-
-    def _advice(self) -> list[str]:
-        lines = [self.limits] if self.not_searched else []
-        return [*lines, _CALLS_TITLE, *self.calls] if self.calls else lines
-
-    @property
-    def limits(self) -> str:
-        """A sentence about what the search left out, or an empty text."""
-        if not self.not_searched:
-            return ""
-        return (
-            "Only rows of data files were compared with "
-            f"{', '.join(self.not_searched)}: in other files, so few bytes occur by chance."
-        )
+    def sections(self) -> list[str | TextTable]:
+        sections: list[str | TextTable] = [self.verdict]
+        if self.found:
+            cells = [[t.kind, t.path, ", ".join(t.versions), t.reason] for t in self.found]
+            sections.append((_TRACE_HEADERS, cells))
+        if self.not_searched:
+            sections.append(
+                "Only rows of data files were compared with "
+                f"{', '.join(self.not_searched)}: in other files, so few bytes occur by chance."
+            )
+        if self.calls:
+            sections.append("\n".join([_CALLS_TITLE, *self.calls]))
+        return sections
 
 
 @dataclass(frozen=True, repr=False)
-class Receipt(Displayed):
+class Receipt(DisplayedSections):
     """The record of an upsert or an erasure, or of a plan of one.
 
     Attributes
@@ -340,20 +323,12 @@ class Receipt(Displayed):
             raise invalid_value(dataset, "dataset", "give a zonebloom.Dataset")
         return dataset._check_receipt(self, keys, filter, purge=purge)  # noqa: SLF001 - users call this
 
-    def __str__(self) -> str:
+    def sections(self) -> list[str | TextTable]:
         what = {"erase": "Erasure", "upsert": "Upsert"}[self.operation]
         state = "" if self.is_committed else " (nothing was changed)"
         figures = table_text(["", ""], self._figures()).splitlines()[1:]
-        lines = [f"{what} in {self.location}{state}", *(f"  {line}" for line in figures)]
-        lines.append(f"  {self._proof()}")
-        if self.traces is not None:
-            lines.append(str(self.traces))
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        if self.traces is None:
-            return super()._repr_html_()
-        return replace(self, traces=None)._repr_html_() + self.traces._repr_html_()
+        lines = [f"{what} in {self.location}{state}", *figures, self._proof()]
+        return ["\n  ".join(lines), *([] if self.traces is None else self.traces.sections())]
 
     def _figures(self) -> list[list[object]]:
         keys = f"{self.keys.count:,} of {', '.join(self.columns)}" if self.columns else "a filter"

@@ -22,7 +22,13 @@ from zonebloom.changes.writing import (
     WrittenFile,
     write_parquet,
 )
-from zonebloom.errors import ChangeConflict, FragmentChanged, FragmentUnreadable, SourceError
+from zonebloom.errors import (
+    ChangeConflict,
+    ChangeRefused,
+    FragmentChanged,
+    FragmentUnreadable,
+    SourceError,
+)
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.recheck import select_rows
 from zonebloom.snapshot import Snapshot
@@ -125,6 +131,8 @@ class ChangeableTable(ABC):
     Attributes
     ----------
     kind : {"delta", "iceberg", "folder"}
+    other_commands : str
+        The commands of the table's library that may do what is refused here.
     location : str
     version : str
         The version that is loaded.
@@ -137,6 +145,7 @@ class ChangeableTable(ABC):
     """
 
     kind: str
+    other_commands: str
     location: str
     version: Any = ""
     target_bytes = 100 << 20
@@ -181,6 +190,12 @@ class ChangeableTable(ABC):
     def locked(self) -> AbstractContextManager[None]:
         """Keep other changes of this program out, if the table itself does not."""
         return nullcontext()
+
+    def refused(self, reason: str) -> ChangeRefused:
+        return ChangeRefused(
+            f"the {self.kind.capitalize()} table {self.location} {reason}; change it with Spark, "
+            f"or with the {self.other_commands} if they allow it"
+        )
 
     @abstractmethod
     def require_changeable(self, changes: Sequence[FileChange]) -> None:

@@ -11,7 +11,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -229,15 +229,11 @@ def traces_text(
 
     ``paths`` are those of the receipt and of the table, if the user gave them.
     """
-    lines = [traces.verdict]
-    if traces.found:
-        cells = [
-            [trace.kind, key_below(trace.path, root), ", ".join(trace.versions), trace.reason]
-            for trace in traces.found
-        ]
-        lines.append(fitted_table(["kind", "path", "versions", "why"], cells, width))
-    if traces.not_searched:
-        lines.append(traces.limits)
+    found = tuple(replace(trace, path=key_below(trace.path, root)) for trace in traces.found)
+    lines = [
+        part if isinstance(part, str) else fitted_table(*part, width)
+        for part in replace(traces, found=found, calls=()).sections()
+    ]
     if traces.calls:
         keys = [f"--key {shlex.quote(f'{column}=VALUE')}" for column in receipt.columns]
         condition = ", if RECEIPT is the file of erase --receipt" if paths[0] is None else ""
