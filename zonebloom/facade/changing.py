@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -13,19 +13,24 @@ from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.catalog.model import RETENTION
 from zonebloom.changes.apply import Change, apply_change
 from zonebloom.changes.batch import checked_rows
-from zonebloom.changes.folder import FolderChanges
+from zonebloom.changes.folder import FileLister, FolderChanges
 from zonebloom.changes.receipt import Receipt
 from zonebloom.changes.tables import ChangeableTable
 from zonebloom.errors import ChangeRefused, InvalidArgument, StaleIndexWarning
 from zonebloom.facade.indices import refresh_indices
+from zonebloom.scan.opened import OpenDataset
 from zonebloom.sources.table_snapshot import SnapshotSource
 
-if TYPE_CHECKING:
-    from zonebloom.facade.dataset import Dataset
+
+class ChangedDataset(OpenDataset, Protocol):
+    """The state of `zonebloom.Dataset`, for functions that cannot import that class."""
+
+    @property
+    def file_lister(self) -> FileLister | None: ...
 
 
 def erase(
-    dataset: Dataset,
+    dataset: ChangedDataset,
     columns: str | Sequence[str] | None,
     keys: Any,
     filter: Any,
@@ -49,7 +54,7 @@ def erase(
 
 
 def upsert(
-    dataset: Dataset,
+    dataset: ChangedDataset,
     rows: Any,
     on: str | Sequence[str],
     when_matched: str,
@@ -105,7 +110,7 @@ def _checked_options(
     return {"is_plan": plan, "summary": summary, "progress": progress}
 
 
-def _apply(dataset: Dataset, table: ChangeableTable, change: Change) -> Receipt:
+def _apply(dataset: ChangedDataset, table: ChangeableTable, change: Change) -> Receipt:
     def refresh() -> None:
         if not dataset.opened.indices:
             return
@@ -131,7 +136,7 @@ def _apply(dataset: Dataset, table: ChangeableTable, change: Change) -> Receipt:
     return apply_change(dataset, table, change, refresh)
 
 
-def changeable_table(dataset: Dataset) -> ChangeableTable:
+def changeable_table(dataset: ChangedDataset) -> ChangeableTable:
     """Return what changes the files of a dataset.
 
     Raise `ChangeRefused` if nothing does: for a table in memory, a ``pyarrow.dataset.Dataset``, or
