@@ -300,6 +300,8 @@ def _verified(
     problems += [f"{path} is not one of the table's files" for path in missing_paths[:1]]
 
     batch = _NO_BATCH if change.rows is None else change.rows
+    is_inserted = np.zeros(batch.num_rows, dtype=bool)
+    is_inserted[work.new_rows] = True
 
     def read(path: str) -> tuple[int, np.ndarray, bool]:
         """Return the number of rows of a file, the keys they hold, and whether values differ."""
@@ -312,13 +314,13 @@ def _verified(
             numbers = work.test.numbers_of(rows)
             places = np.flatnonzero(numbers >= 0)
             num_rows += rows.num_rows
-            keys_found.append(numbers[places])
-            is_new_row = np.isin(numbers[places], work.new_rows)
+            keys = numbers[places]
+            keys_found.append(keys)
             for name in columns:
                 # A row that is updated keeps its values in the other columns.
-                is_given = is_new_row | (name in change.updated_columns)
+                is_given = is_inserted[keys] | (name in change.updated_columns)
                 values = gather(rows.select([name]), places[is_given])
-                given = gather(batch.select([name]), numbers[places[is_given]])
+                given = gather(batch.select([name]), keys[is_given])
                 is_different |= not are_equal(values.column(0), given.column(0))
         return num_rows, np.concatenate(keys_found), is_different
 
