@@ -386,17 +386,11 @@ class IcebergChanges(ChangeableTable):
         # The library takes the bounds of the other row groups for those of the file.
         for path in columns_without_bounds(file.metadata):
             statistics.column_aggregates.pop(field_ids[path], None)
-        if file.replaced is not None:
-            partition = self._data_file(file.replaced).partition
-        elif file.partition:
-            partition = self._keys[file.partition].partition
-        else:
-            partition = Record()
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=self._locations[file.path],
             file_format=FileFormat.PARQUET,
-            partition=partition,
+            partition=Record(*file.partition),
             file_size_in_bytes=file.num_bytes,
             sort_order_id=None,
             spec_id=self._table.metadata.default_spec_id,

@@ -197,7 +197,7 @@ class Receipt(DisplayedSections):
     files_removed, files_added : tuple of ChangedFile
     verification : Verification or None
     traces : Traces or None
-        What still holds the keys of an erasure.
+        What still holds the rows of an erasure. Other files may hold its keys: see `check`.
 
     Examples
     --------

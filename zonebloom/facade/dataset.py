@@ -686,7 +686,7 @@ class Dataset(pads.UnionDataset, Displayed):
         Returns
         -------
         Receipt
-            With the proof, and with what still holds the keys: older versions, files, filters.
+            With the proof, and with what still holds the rows: older versions, files, filters.
 
         Raises
         ------
