@@ -38,8 +38,8 @@ def test_each_file_belongs_to_its_longest_root(seed):
     runs = [(folder, [name], [ord(name)], [len(folder)]) for folder, name in listed]
     roots = dice.sample(FOLDERS, dice.randint(1, 3))
     files = listing_of(runs)
-    groups = files.by_root(roots)
-    assert len(dict(groups)) == len(groups)
+    by_root = files.positions_by_root(roots)
+    groups = [(root, files.below([(root, root, by_root[root])])) for root in by_root]
     pairs = [(root, path) for root, below in groups for path in below.paths.to_pylist()]
     wanted = set()
     for folder, name in listed:
@@ -56,7 +56,16 @@ def test_each_file_belongs_to_its_longest_root(seed):
 
 
 def test_an_empty_listing_has_no_roots():
-    assert listing_of([]).by_root(["file:/a"]) == []
+    assert listing_of([]).positions_by_root(["file:/a"]) == {}
+
+
+def test_files_of_several_roots_are_ordered_without_duplicates():
+    files = listing_of([("b:/r", "zx", (1, 2), (3, 4)), ("b:/q", "y", (5,), (6,))] * 2)
+    by_root = files.positions_by_root(["b:/r", "b:/q"])
+    below = files.below([(root, f"/{root[-1]}", by_root[root]) for root in by_root])
+    assert below.paths.to_pylist() == ["/q/y", "/r/x", "/r/z"]
+    assert (below.sizes.tolist(), below.mtimes_ms.tolist()) == ([5, 2, 1], [6, 4, 3])
+    assert below.numbers.tolist() == np.unique(files.numbers).tolist()
 
 
 @pytest.mark.parametrize(

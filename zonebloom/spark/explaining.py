@@ -164,8 +164,9 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
     scan = JvmScan(java_scan, session_state(spark).listings)
     text = java_scan.answer()
     description: dict[str, Any] = {} if text is None else json.loads(text)
-    is_skipped = np.frombuffer(description.get("kept", "").encode(), "S1") == b"0"
-    kept_files = scan.files.take(np.flatnonzero(~is_skipped)) if is_skipped.size else scan.files
+    files = scan.files
+    marks = description.get("kept") or "1" * len(files)
+    is_kept = np.frombuffer(marks.encode(), "S1") != b"0"
     if text is None:
         # No index is asked about IS NOT NULL alone.
         has_filter = any(node["kind"] != "IsNotNull" for node in scan.filters)
@@ -178,11 +179,11 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
         roots_text(scan.roots),
         tuple(scan.roots),
         description.get("filter"),
-        num_files=len(scan.files),
-        num_bytes=int(scan.files.sizes.sum()),
-        kept_files=len(kept_files),
-        kept_bytes=int(kept_files.sizes.sum()),
-        kept_paths=tuple(kept_files.paths.to_pylist()),
+        num_files=len(files),
+        num_bytes=int(files.sizes.sum()),
+        kept_files=int(is_kept.sum()),
+        kept_bytes=int(files.sizes[is_kept].sum()),
+        kept_paths=tuple(files.paths.filter(pa.array(is_kept)).to_pylist()),
         indices=tuple(description.get("indices", ())),
         notes=tuple(notes),
         metrics=_metrics(node),

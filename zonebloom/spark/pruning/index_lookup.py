@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from operator import is_
 from typing import Any, TypeVar
@@ -18,10 +18,7 @@ import pyarrow.fs as pafs
 from zonebloom.base import arguments
 from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.catalog.model import VERSIONS
-from zonebloom.catalog.place import (
-    default_index_folder,
-    root_of_index,
-)
+from zonebloom.catalog.place import default_index_folder, root_of_index
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     IndexNotUsedWarning,
@@ -38,7 +35,7 @@ from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache, session_state
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.paths import absolute_path, folders_above, plain_path, split_path
+from zonebloom.storage.paths import absolute_path, folders_above, plain_path
 from zonebloom.storage.store import LOCAL, store_of
 
 CachedType = TypeVar("CachedType")
@@ -80,11 +77,9 @@ class _Root:
     error: Exception | None = None
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Return the kind of the file system and the only index folder, or else ("", path)."""
-        if len(self.folders) != 1:
-            return "", self.path
-        return self.filesystem.type_name, self.folders[0]
+    def place(self) -> Hashable:
+        """Return what tells roots with other indices apart."""
+        return self.path if self.error else (self.filesystem.type_name, *self.folders)
 
 
 # A function that returns the root with a path. It opens each root once.
@@ -147,18 +142,21 @@ class IndexLookup:
             yield PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text, seen.times)
         else:
             deleted = deleted_indices_in(scan.system_path, self._spark, self._state)
-            for path, files in self._files_by_root(scan.files, paths, find_root):
-                yield self._ask_root(find_root(path), files, scan, deleted)
+            for root, files in self._files_by_place(scan.files, paths, find_root):
+                yield self._ask_root(root, files, scan, deleted)
 
-    def _files_by_root(
+    def _files_by_place(
         self, files: ListedFiles, paths: Sequence[str], find_root: FindRoot
-    ) -> list[tuple[str, ListedFiles]]:
-        """Return the files below each root, or below each folder in place of several roots."""
-        groups = self._cached(tuple(paths), (files,), lambda: files.by_root(paths))
-        folders = _merged_roots([path for path, _ in groups], find_root)
-        if len(folders) == len(groups):
-            return groups
-        return self._cached(tuple(folders), (files,), lambda: files.by_root(folders))
+    ) -> Iterator[tuple[_Root, ListedFiles]]:
+        """Yield the files below the roots that have the same indices, with one of these roots."""
+        by_root = self._cached(tuple(paths), (files,), lambda: files.positions_by_root(paths))
+        groups: dict[Hashable, list[_Root]] = {}
+        for root in map(find_root, by_root):
+            groups.setdefault(root.place, []).append(root)
+        for roots in groups.values():
+            parts = [(root.path, root.base, by_root[root.path]) for root in roots]
+            key = tuple((root.path, root.base) for root in roots)
+            yield roots[0], self._cached(key, (files,), partial(files.below, parts))
 
     def _root(self, path: str, seen: _SeenFolders) -> _Root:
         try:
@@ -299,8 +297,7 @@ class IndexLookup:
 
         def open_files() -> CatalogFiles | None:
             data_folder = root_of_index(catalog.filesystem, root.base, catalog.folder)
-            paths = files.paths_below(root.path, root.base)
-            known_files = find_known_files(version, paths, data_folder)
+            known_files = find_known_files(version, files.paths, data_folder)
             if known_files is None:
                 return None
             indices = {name: version.indices[name] for name in names}
@@ -308,23 +305,3 @@ class IndexLookup:
 
         key = (root.path, root.base), catalog.folder, *names
         return self._cached(key, (version, files), open_files)
-
-
-def _merged_roots(paths: Sequence[str], find_root: FindRoot) -> list[str]:
-    """Return the roots, with one folder in place of those whose files only one index knows.
-
-    A glob of many folders is then asked about at once.
-    """
-    groups: dict[tuple[str, str], list[str]] = {}
-    for path in paths if len(paths) > 1 else ():
-        groups.setdefault(find_root(path).place, []).append(path)
-    merged: list[str] = []
-    for place, group in groups.items():
-        # It compares lists item by item.
-        common_names = os.path.commonprefix([path.split("/") for path in group])  # noqa: RUF071
-        common_folder = "/".join(common_names)
-        # Without a slash it is only the scheme of a URI.
-        is_folder = "/" in common_folder and bool(split_path(common_folder)[1].strip("/"))
-        is_same_place = is_folder and place == find_root(common_folder).place
-        merged += [common_folder] if is_same_place else group
-    return merged or list(paths)

@@ -58,19 +58,6 @@ class ListedFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def take(self, positions: np.ndarray) -> ListedFiles:
-        """Return the files at some positions, without their folders."""
-        paths = self.paths.take(pa.array(positions))
-        return ListedFiles(
-            paths, self.sizes[positions], self.mtimes_ms[positions], self.numbers[positions]
-        )
-
-    def paths_below(self, root: str, base: str) -> pa.StringArray:
-        """Return the paths with another base in place of their root."""
-        compute: Any = pc
-        rest = compute.utf8_slice_codeunits(self.paths, len(root))
-        return compute.binary_join_element_wise(base, rest, "")
-
     def unchanged_mask(self, sizes: np.ndarray, mtimes_ns: np.ndarray) -> np.ndarray:
         """Return a mask of the files whose size and time are still as Spark listed them."""
         # On some file systems Spark gets times in whole seconds.
@@ -79,8 +66,8 @@ class ListedFiles:
         mtimes_ms[is_rounded] -= mtimes_ms[is_rounded] % 1000
         return (sizes == self.sizes) & (mtimes_ms == self.mtimes_ms)
 
-    def by_root(self, roots: Sequence[str]) -> list[tuple[str, ListedFiles]]:
-        """Return the files below each root, without duplicates.
+    def positions_by_root(self, roots: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the positions of the files below each root.
 
         Partitions may be outside all roots, and roots may be single files. The folder of such files
         then counts as a root.
@@ -92,14 +79,27 @@ class ListedFiles:
             root = _root_of(folder, root_set) or folder
             groups.setdefault(root, []).append(np.arange(start, start + count))
             start += count
-        return [
-            (root, self._without_duplicates(np.concatenate(positions)))
-            for root, positions in groups.items()
-        ]
+        return {root: np.concatenate(positions) for root, positions in groups.items()}
 
-    def _without_duplicates(self, positions: np.ndarray) -> ListedFiles:
-        """Return files without duplicates, in the order of their paths, which catalogs use too."""
-        return self.take(positions[np.unique(self.numbers[positions], return_index=True)[1]])
+    def below(self, roots: Sequence[tuple[str, str, np.ndarray]]) -> ListedFiles:
+        """Return the files below some roots without duplicates, in the order of their paths.
+
+        Each root comes with the path to write in its place, and with the positions of its files.
+        """
+        compute: Any = pc
+        paths: list[pa.Array] = []
+        for root, base, positions in roots:
+            rest = compute.utf8_slice_codeunits(self.paths.take(pa.array(positions)), len(root))
+            paths.append(compute.binary_join_element_wise(base, rest, ""))
+        all_positions = np.concatenate([positions for _, _, positions in roots])
+        numbers, first = np.unique(self.numbers[all_positions], return_index=True)
+        chosen = all_positions[first]
+        return ListedFiles(
+            pa.concat_arrays(paths).take(pa.array(first)),
+            self.sizes[chosen],
+            self.mtimes_ms[chosen],
+            numbers,
+        )
 
 
 def _root_of(path: str, roots: set[str]) -> str | None:
