@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 from support.joined import explain_join
 from support.seams import set_constant
@@ -457,6 +458,30 @@ def test_char_columns_in_a_union_are_not_looked_up(spark, tmp_path):
         assert check_aside(spark, other, frame, "m", message, str(tmp_path)) == 1
     finally:
         spark.sql("DROP TABLE padded")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda stored: stored.dropDuplicates(["row"]), "a Aggregate computes it"),
+        (
+            lambda stored: stored.withColumn(
+                "rank", sf.row_number().over(Window.partitionBy("d").orderBy("row"))
+            ).where("rank <= 3"),
+            "WindowGroupLimit is not known",
+        ),
+        (
+            lambda stored: stored.withColumn("odd", sf.udf(lambda row: row % 2, "bigint")("row")),
+            "EvalPython is not known",
+        ),
+    ],
+    ids=["duplicates", "window limit", "Python"],
+)
+def test_frames_that_may_compute_the_key_are_refused(
+    spark, folder, oracle, other_frame, make, message
+):
+    frame = make(oracle.select("id", "row", "d"))
+    assert check_aside(spark, other_frame, frame, "id", message, folder) > 0
 
 
 def test_frames_with_files_outside_the_index_lose_no_rows(spark, tmp_path):
