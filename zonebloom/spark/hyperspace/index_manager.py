@@ -56,9 +56,9 @@ from zonebloom.spark.managed_indices import (
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.explanation import Explanation, Note, Reason
 from zonebloom.spark.pruning.index_lookup import IndexDir, IndexLookup
-from zonebloom.spark.pruning.optimizer_rule import with_index
+from zonebloom.spark.pruning.optimizer_rule import jvm_plans, with_index
 from zonebloom.spark.pruning.prune import disable, enable
-from zonebloom.spark.relation import file_relation, scala_items
+from zonebloom.spark.relation import scala_items
 from zonebloom.spark.session_settings import is_case_sensitive, system_path
 from zonebloom.spark.session_state import session_state
 from zonebloom.spark.versions import (
@@ -561,7 +561,7 @@ def _root_paths(frame: Any) -> list[str]:
     plan = query_execution(frame).analyzed()
     while plan.nodeName() in ("SubqueryAlias", "View"):
         plan = plan.child()
-    relation = file_relation(plan)
+    relation = jvm_plans(frame.sparkSession).relation(plan)
     if relation is None:
         raise InvalidArgument(
             f"the frame is a {plan.nodeName()}, not just a read of Parquet files; give "

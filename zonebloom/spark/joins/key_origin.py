@@ -16,7 +16,8 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates.catalyst import opaque_reason
 from zonebloom.scan.column_case import require_visible
 from zonebloom.spark.joins.sides import RuleNotUsed
-from zonebloom.spark.relation import class_name, file_relation, node_name, scala_items
+from zonebloom.spark.pruning.optimizer_rule import jvm_plans
+from zonebloom.spark.relation import class_name, node_name, scala_items
 from zonebloom.spark.versions import from_jvm, query_execution
 from zonebloom.storage.paths import is_below, split_path
 from zonebloom.values.columns import find_column, matching_names
@@ -58,7 +59,7 @@ def _stored_column(frame: DataFrame, key: str) -> tuple[Any, list[str]]:
     plan = query_execution(frame).optimizedPlan()
     attribute = plan.output().apply(frame.columns.index(key))
     try:
-        relation, column = _find_origin(plan, attribute)
+        relation, column = _find_origin(jvm_plans(frame.sparkSession), plan, attribute)
     except RuleNotUsed as reason:
         raise RuleNotUsed(
             f"{key} is not a column of Parquet files as Spark reads them: {reason}"
@@ -70,7 +71,7 @@ def _stored_column(frame: DataFrame, key: str) -> tuple[Any, list[str]]:
     return column, from_jvm(frame.sparkSession, relation.location().inputFiles())
 
 
-def _find_origin(node: Any, attribute: Any) -> tuple[Any, Any]:
+def _find_origin(plans: Any, node: Any, attribute: Any) -> tuple[Any, Any]:
     """Return the file relation from which a column of a plan comes, and its attribute there.
 
     Every value of the plan's column is null or a value of the relation's column. Raise
@@ -94,7 +95,7 @@ def _find_origin(node: Any, attribute: Any) -> tuple[Any, Any]:
         elif kind.endswith("InMemoryRelation"):
             raise RuleNotUsed("a cached frame is read instead of the files")
         else:
-            relation = file_relation(node)
+            relation = plans.relation(node)
             if relation is None:
                 name = kind.rpartition(".")[2]
                 raise RuleNotUsed(

@@ -585,6 +585,14 @@ public final class Plans {
     return new Scan(session(scan.relation()), files, directories, filters);
   }
 
+  /** Return the relation of a node of a logical plan, or null without Parquet files. */
+  public HadoopFsRelation relation(Object node) {
+    FileIndex files = files(node);
+    if (files == null || ((LogicalRelation) node).isStreaming()) return null;
+    HadoopFsRelation relation = (HadoopFsRelation) ((LogicalRelation) node).relation();
+    return files instanceof IndexedFiles || RelationIndexer.isParquet(relation) ? relation : null;
+  }
+
   /** Return the file index of a node of a logical plan, or null if the node reads no files. */
   static FileIndex files(Object node) {
     if (!(node instanceof LogicalRelation)) return null;
