@@ -140,7 +140,6 @@ class Builder:
         replace_existing: bool,
         engine: Engine | None,
         progress: ProgressOption,
-        prefix: str = "",
         *,
         train: bool = True,
     ) -> Version:
@@ -167,7 +166,7 @@ class Builder:
         self._other_datasets.refuse_names(names, base)
         fragments = coverage.fragments if train else ()
         work = [_IndexWork(spec, fragments) for spec in specs]
-        return self._train_and_commit(base, work, engine, progress, check, prefix=prefix)
+        return self._train_and_commit(base, work, engine, progress, check)
 
     def own_index_names(self) -> list[str]:
         """Return the names of all indices except those that cover only files of other datasets."""
@@ -294,14 +293,13 @@ class Builder:
         check: Callable[[Version], None],
         entries_with_new_times: Sequence[KnownFragment] = (),
         problems: dict[str, str] | None = None,
-        prefix: str = "",
     ) -> Version:
         """Train and commit some work. `check` raises `CommitConflict` if it no longer applies.
 
         `entries_with_new_times` are of files with other times but the same content. An index that
         does not fit a file is added to `problems`, or raises `SchemaMismatch` if that is None.
         """
-        prefix = prefix or self._catalog.new_segment_prefix()
+        prefix = self._catalog.new_segment_prefix()
         with self._new_segments(prefix, base) as committed:
             trained = self._train_unindexed(prefix, work, engine, progress, problems)
             if problems:

@@ -150,21 +150,13 @@ def _compact_segments(
     return (*large, _merge_segments(catalog, kind, name, rest))
 
 
-def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
-    """Drop indices in one commit, and delete their segments.
-
-    With `build`, drop only those of the indices that have segments with this prefix.
-    """
+def drop_indices(catalog: Catalog, names: Iterable[str]) -> None:
+    """Drop indices in one commit, and delete their segments."""
     dropped_names = set(names)
-    prefixes: set[str] = set() if build is None else {build}
+    prefixes: set[str] = set()
 
     def remaining(indices: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
-        return {
-            name: entry
-            for name, entry in indices.items()
-            if name not in dropped_names
-            or (build is not None and not any(s.startswith(build) for s in entry.segment_names))
-        }
+        return {name: entry for name, entry in indices.items() if name not in dropped_names}
 
     def change(latest: Version) -> Version:
         changed = latest.with_indices(remaining(latest.indices))

@@ -3,13 +3,13 @@
 A managed index is one index for each column in the catalog of the data, named ``<name>.<column>``,
 with a global filter. Each action is one commit to the catalog, or writes one document:
 
-    create               commits the filters, and then writes the document
+    create               writes the document, and then commits the filters
     refresh, optimize    make one commit
     delete, restore      write the document anew
     vacuum               drops the filters in one commit, and then removes the document
 
-A process may therefore die at any time. If `create_index` dies between its two steps, the catalog
-has an index that no manager knows; ``drop_index`` of the dataset removes it.
+A process may therefore die at any time. If `create_index` dies between its two steps, there is a
+document of an index that DOESNOTEXIST; a refresh with mode "full" builds it.
 """
 
 from __future__ import annotations
@@ -233,7 +233,11 @@ class IndexManager:
         catalog, documents = ds.opened.catalog, self._documents()
         existing = documents.get(config.name)
         if existing is not None:
-            hint = ", deleted: restore it or vacuum it first" if existing.is_deleted else ""
+            hint = (
+                ", deleted: restore it or vacuum it first"
+                if existing.is_deleted
+                else ": if its build was interrupted, refresh it with mode='full'"
+            )
             raise IndexExists(
                 f"there is an index {config.name!r} already{hint}; or give another name"
             )
@@ -242,25 +246,19 @@ class IndexManager:
         if used_names:
             raise IndexExists(
                 f"the catalog in {catalog.folder} has an index {used_names[0]!r} already, which "
-                "this manager does not know: it was made by hand, by a manager with another system "
-                "path, or by one whose process died. Give another name, or call drop_index on the "
-                "dataset if nobody uses it"
+                "this manager does not know: it was made by hand, or by a manager with another "
+                "system path. Give another name, or call drop_index on the dataset if nobody uses "
+                "it"
             )
         require_encrypted_index(ds.opened)
-        build = catalog.new_segment_prefix()
+        if not documents.create(managed):
+            raise CommitConflict(f"another manager created index {config.name!r} meanwhile")
         try:
-            self._build(ds, managed, progress, build, is_new=True)
-            if not documents.create(managed):
-                raise CommitConflict(f"another manager created index {config.name!r} meanwhile")
-        except BaseException as error:
-            try:
-                drop_indices(catalog, managed.indices.values(), build=build)
-            except (ZoneBloomError, OSError, ValueError, Warning) as cleanup_error:
-                # Raise the first error, and only mention this one.
-                text = f"{type(cleanup_error).__name__}: {cleanup_error}"
-                error.add_note(
-                    f"what it built may be left ({text}): call drop_index on the dataset"
-                )
+            self._build(documents, ds, managed, progress, is_new=True)
+        except BaseException:
+            # The first error is raised. A document that is left can be vacuumed.
+            with contextlib.suppress(OSError):
+                documents.remove(config.name)
             raise
 
     def refresh_index(
@@ -289,11 +287,7 @@ class IndexManager:
         managed = documents.require(name, is_deleted=False, hint="call restore_index first")
         ds = documents.open(managed)
         if mode == "full":
-            build = ds.opened.catalog.new_segment_prefix()
-            self._build(ds, managed, progress, build, is_new=False)
-            if documents.get(name) is None:
-                drop_indices(ds.opened.catalog, managed.indices.values(), build=build)
-                raise CommitConflict(f"index {name!r} was vacuumed while it was built")
+            self._build(documents, ds, managed, progress, is_new=False)
             return
         documents.require_indices(managed, "refresh it with mode='full'")
         refresh_indices(
@@ -457,21 +451,24 @@ class IndexManager:
 
     def _build(
         self,
+        documents: Documents,
         ds: Dataset,
         managed: ManagedIndex,
         progress: ProgressOption,
-        build: str,
         *,
         is_new: bool,
     ) -> None:
-        """Build a new index, or rebuild one, with the given prefix of segments."""
+        """Build a new index, or rebuild one."""
         size = GlobalFilterSize(managed.expected_num_items, managed.fpp)
         parameters = index_kind(DEFAULT_KIND).check_parameters({})
         specs = [
             IndexSpec(name, ds.opened.column(column), parameters, size)
             for column, name in managed.indices.items()
         ]
-        Builder(ds.opened).build(specs, not is_new, self._engine(), progress, build)
+        Builder(ds.opened).build(specs, not is_new, self._engine(), progress)
+        if documents.get(managed.name) is None:
+            drop_indices(ds.opened.catalog, managed.indices.values())
+            raise CommitConflict(f"index {managed.name!r} was vacuumed while it was built")
 
     def _engine(self) -> Engine:
         return spark_engine(self._spark)
