@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import Window
 from pyspark.sql import functions as sf
 from support.joined import explain_join
 from support.seams import set_constant
@@ -447,43 +446,6 @@ def test_partition_columns_are_not_looked_up(spark, tmp_path):
     assert check_aside(spark, other, frame, "id", "from the paths", opened) == 1
 
 
-def test_char_columns_in_a_union_are_not_looked_up(spark, tmp_path):
-    pq.write_table(pa.table({"m": ["x", "y"]}), tmp_path / "a.parquet")
-    indexed(tmp_path, "m")
-    spark.sql(f"CREATE TABLE padded (m CHAR(4)) USING parquet LOCATION '{tmp_path}'")
-    try:
-        other = keyed(spark, "x   ", "y", name="m", kind="string")
-        frame = spark.sql("SELECT 'zz' m").union(spark.table("padded"))
-        message = "not a column of Parquet files"
-        assert check_aside(spark, other, frame, "m", message, str(tmp_path)) == 1
-    finally:
-        spark.sql("DROP TABLE padded")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda stored: stored.dropDuplicates(["row"]), "a Aggregate computes it"),
-        (
-            lambda stored: stored.withColumn(
-                "rank", sf.row_number().over(Window.partitionBy("d").orderBy("row"))
-            ).where("rank <= 3"),
-            "WindowGroupLimit is not known",
-        ),
-        (
-            lambda stored: stored.withColumn("odd", sf.udf(lambda row: row % 2, "bigint")("row")),
-            "EvalPython is not known",
-        ),
-    ],
-    ids=["duplicates", "window limit", "Python"],
-)
-def test_frames_that_may_compute_the_key_are_refused(
-    spark, folder, oracle, other_frame, make, message
-):
-    frame = make(oracle.select("id", "row", "d"))
-    assert check_aside(spark, other_frame, frame, "id", message, folder) > 0
-
-
 def test_frames_with_files_outside_the_index_lose_no_rows(spark, tmp_path):
     for name, ids in (("p", [1, 2]), ("q", [3, 4])):
         (tmp_path / name).mkdir()
@@ -495,16 +457,3 @@ def test_frames_with_files_outside_the_index_lose_no_rows(spark, tmp_path):
         check_aside(spark, other, frame, "id", "not a file of the dataset", str(tmp_path / "p"))
         == 2
     )
-
-
-def test_cached_frames_of_deleted_files_lose_no_rows(spark, tmp_path):
-    for name, ids in (("a", [1, 2]), ("b", [3, 4])):
-        pq.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
-    frame = spark.read.parquet(str(tmp_path)).cache()
-    try:
-        assert frame.count() == 4
-        (tmp_path / "b.parquet").unlink()
-        indexed(tmp_path, "id")
-        assert check_aside(spark, keyed(spark, 1, 3), frame, "id", "cached", str(tmp_path)) == 2
-    finally:
-        frame.unpersist()

@@ -89,6 +89,12 @@ OTHERS = {
         SELECT t.id FROM a LEFT JOIN LATERAL (SELECT b.id FROM b WHERE b.id = a.id + 50) t
     """,
     "cube": "SELECT id, g FROM a GROUP BY CUBE (id, g)",
+    "dropped duplicates": lambda a, b: a.dropDuplicates(["g"]),
+    "limit of a window": """
+        SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY g ORDER BY y) AS r FROM a)
+        WHERE r <= 3
+    """,
+    "python beside the key": lambda a, b: a.withColumn("odd", sf.udf(lambda y: y % 2)("y")),
     "minimum": "SELECT min(id) + 1000 AS id FROM a GROUP BY g",
     "unpivot": "SELECT id FROM (SELECT g, y FROM a) UNPIVOT (id FOR name IN (g, y))",
     "exploded": "SELECT t.id FROM a LATERAL VIEW explode(array(id, id + 1000)) t AS id",
