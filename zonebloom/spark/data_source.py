@@ -18,7 +18,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
 from zonebloom.spark.load import Load, ScanRequest
 from zonebloom.spark.session_settings import s3a_settings
-from zonebloom.spark.session_state import application_state, session_state
+from zonebloom.spark.session_state import session_state
 from zonebloom.spark.types import cast_for_spark
 from zonebloom.spark.versions import (
     DataSource,
@@ -29,6 +29,7 @@ from zonebloom.spark.versions import (
 )
 from zonebloom.storage.encryption import Encryption
 
+# The name of the data source without secrets. The other names begin with it.
 NAME = "zonebloom"
 # The option of a load that holds its `ScanRequest`.
 REQUEST = "request"
@@ -36,36 +37,34 @@ REQUEST = "request"
 
 def register_source_for(
     spark: SparkSession, paths: str | Sequence[str], encryption: Encryption | None
-) -> str | None:
-    """Register the data source in a session, with what a scan of some paths needs.
+) -> str:
+    """Return the name of the data source that has what a scan of some paths needs.
 
-    Read the S3 settings of the session only if a path needs them. Return the id under which
-    the session stores the keys, or None without keys. Ids are unique, so that no session takes a
-    scan of another session for one with its own keys.
+    It is registered in the session. Sources with secrets have names of their own, so that no scan
+    of this or another session uses the secrets of another.
     """
-    state = session_state(spark)
-    s3a = s3a_settings(spark, [paths] if isinstance(paths, str) else paths)
-    with application_state(spark).lock:
-        registered = state.source or ZoneBloomSource
-        s3a = s3a or registered.s3a
-        known_ids = [key_id for key_id, value in registered.keys.items() if value == encryption]
-        key_id = known_ids[0] if known_ids else uuid4().hex
-        keys = registered.keys
-        if encryption is not None:
-            keys = _SessionKeys({**keys, key_id: encryption})
-        if state.source is None or (s3a, keys) != (registered.s3a, registered.keys):
-            # Secrets are attributes of the class, because options would appear in query plans.
-            source = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
-            register_source(spark, source if s3a or keys else ZoneBloomSource)
-            state.source = source
-    return None if encryption is None else key_id
+    sources = session_state(spark).sources
+    # The settings of S3 are read only if a path needs them.
+    secrets = s3a_settings(spark, [paths] if isinstance(paths, str) else paths), encryption
+    for name, known_secrets in list(sources.items()):
+        if known_secrets == secrets:
+            return name
+    name = f"{NAME}_{uuid4().hex}" if any(secrets) else NAME
+    # Secrets are attributes of the class, because options would appear in query plans.
+    attributes = {"short_name": name, "s3a": secrets[0], "keys": _Keys(encryption)}
+    register_source(spark, type("SessionSource", (ZoneBloomSource,), attributes))
+    sources[name] = secrets
+    return name
 
 
-class _SessionKeys(dict[str, Encryption]):
-    """The keys of a session. Spark pickles them on the way to the process that plans a load."""
+class _Keys:
+    """The encryption of a source. Spark pickles it on the way to the process that plans a load."""
+
+    def __init__(self, encryption: Encryption | None):
+        self.encryption = encryption
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _SessionKeys, (Sealed(dict(self)),)
+        return _Keys, (Sealed(self.encryption),)
 
 
 class ZoneBloomReader(DataSourceReader):
@@ -98,13 +97,14 @@ class ZoneBloomReader(DataSourceReader):
 class ZoneBloomSource(DataSource):
     """The data source behind `zonebloom.spark.scan`, which alone registers and loads it."""
 
-    s3a: ClassVar[Mapping[str, str]] = {}
-    keys: ClassVar[Mapping[str, Encryption]] = {}
+    short_name: ClassVar[str]
+    s3a: ClassVar[Mapping[str, str]]
+    keys: ClassVar[_Keys]
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return NAME
+        return cls.short_name
 
     def schema(self) -> StructType:
         """Return the schema that ``spark.read.parquet`` shows for the requested columns."""
@@ -118,5 +118,4 @@ class ZoneBloomSource(DataSource):
         if REQUEST not in self.options:
             raise InvalidArgument("this data source is read by zonebloom.spark.scan(spark, path)")
         request = ScanRequest.from_text(self.options[REQUEST])
-        key_id = request.encryption
-        return Load(request, self.s3a, None if key_id is None else self.keys[key_id])
+        return Load(request, self.s3a, self.keys.encryption)

@@ -91,45 +91,45 @@ def explain(frame: DataFrame) -> Explanation:
 
 
 def _describe_scans(
-    frame: DataFrame, requests: Sequence[str], filters: Sequence[str] = ()
+    frame: DataFrame, requests: Sequence[tuple[str, str]], filters: Sequence[str] = ()
 ) -> Explanation:
-    """Describe the scans of the data source, and the filters of joins."""
-    source = session_state(frame.sparkSession).source
-    known_keys = {} if source is None else source.keys
+    """Describe the scans of data sources, given by name and request, and the filters of joins."""
+    sources = session_state(frame.sparkSession).sources
     notes = [Note(Reason.JOIN_FILTERED, text) for text in filters]
     scans = []
-    for text in requests:
-        request = ScanRequest.from_text(text)
-        if request.encryption is not None and request.encryption not in known_keys:
+    for name, text in requests:
+        if name != NAME and name not in sources:
             text = "the keys of the scan are in the session that made it; explain it there"
             notes.append(Note(Reason.DATA_UNREADABLE, text))
             continue
-        keys = known_keys.get(request.encryption)
+        _, encryption = sources.get(name, (None, None))
+        request = ScanRequest.from_text(text)
         try:
-            scans.append(Load(request, frame.sparkSession, keys).plan(described=True))
+            scans.append(Load(request, frame.sparkSession, encryption).plan(described=True))
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             notes.append(Note(Reason.DATA_UNREADABLE, str(error)))
     return Explanation(notes=tuple(notes), scans=tuple(scans))
 
 
-def _parts_of_plan(spark: Any, plan: Any) -> tuple[list[str], list[str]]:
-    """Return the requests of scans and the descriptions of filters in a logical plan."""
+def _parts_of_plan(spark: Any, plan: Any) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the sources and requests of scans, and the texts of filters, in a logical plan."""
     requests, filters, nodes = [], [], [plan]
     while nodes:
         node = nodes.pop()
         name = node_name(node)
-        if name == "DataSourceV2Relation" and node.table().name() == NAME:
-            requests.append(from_jvm(spark, node.options().asCaseSensitiveMap())[REQUEST])
+        if name == "DataSourceV2Relation" and node.table().name().startswith(NAME):
+            options = from_jvm(spark, node.options().asCaseSensitiveMap())
+            requests.append((node.table().name(), options[REQUEST]))
         elif name == "SubqueryAlias" and node.alias().startswith(FILTER_MARK):
             filters.append(node.alias().removeprefix(FILTER_MARK))
         nodes += reversed(scala_items(node.children()))
     return requests, filters
 
 
-def _requests_in(message: Any) -> Iterator[str]:
-    """Yield the requests of scans in a message of Connect."""
-    if message.DESCRIPTOR.name == "DataSource" and message.format == NAME:
-        yield message.options[REQUEST]
+def _requests_in(message: Any) -> Iterator[tuple[str, str]]:
+    """Yield the sources and requests of scans in a message of Connect."""
+    if message.DESCRIPTOR.name == "DataSource" and message.format.startswith(NAME):
+        yield message.format, message.options[REQUEST]
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
             continue
@@ -150,7 +150,7 @@ def _leaves(plan: Any) -> Iterator[Any]:
         children = [plan.plan()]
     else:
         children = scala_items(plan.children())
-    is_request = name == "BatchScanExec" and plan.table().name() == NAME
+    is_request = name == "BatchScanExec" and plan.table().name().startswith(NAME)
     if not children and not name.startswith("Reused") and not is_request:
         yield plan
     for child in (*children, *scala_items(plan.subqueries())):

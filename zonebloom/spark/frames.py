@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +12,7 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import collected_warnings
 from zonebloom.errors import InvalidArgument, ZoneBloomError
 from zonebloom.facade.dataset import Dataset, require_no_filter
-from zonebloom.spark.data_source import NAME, REQUEST, register_source_for
+from zonebloom.spark.data_source import REQUEST, register_source_for
 from zonebloom.spark.load import ScanRequest, digest_of_files
 from zonebloom.spark.managed_indices import deleted_indices
 from zonebloom.spark.opening import open_dataset
@@ -113,8 +112,8 @@ def scan(
         deleted=sorted(deleted_indices(spark)),
     )
     with active_session(spark):
-        request = replace(request, encryption=register_source_for(spark, source, encryption))
-        frame = spark.read.format(NAME).option(REQUEST, request.to_text()).load()
+        name = register_source_for(spark, source, encryption)
+        frame = spark.read.format(name).option(REQUEST, request.to_text()).load()
     if filter is not None:
         frame = frame.where(filter)
     if columns is not None:

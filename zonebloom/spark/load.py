@@ -65,8 +65,6 @@ class ScanRequest:
     old_calendar: bool = False
     # The number of tasks that run at one time, or 0 if it is unknown.
     parallelism: int = 0
-    # The id under which the session stores the keys of the index.
-    encryption: str | None = None
     # The indices that managers of the session deleted, as `deleted_indices` returns them.
     deleted: Sequence[tuple[str, str]] = ()
 

@@ -1,8 +1,8 @@
 """Hold what this package caches about a Spark session, for as long as its application runs.
 
-Each application (a SparkContext, or a session of Connect) has an `ApplicationState` with a
-`SessionState` for each of its sessions. Applications are referred to weakly. Python may have
-several objects for one session of the JVM, so sessions are told apart by their ids.
+Each application (a SparkContext, or a session of Connect) has a `SessionState` for each of its
+sessions. Applications are referred to weakly. Python may have several objects for one session of
+the JVM, so sessions are told apart by their ids.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LruCache(Generic[ValueType]):
 
 @dataclass(eq=False)
 class SessionState:
-    """The caches and the registered data source of one session."""
+    """The caches and the registered data sources of one session."""
 
     # The last warnings, by roots and text. Texts name files, so there may be very many.
     issued_warnings: LruCache[bool] = field(default_factory=lambda: LruCache(1024))
@@ -56,54 +56,37 @@ class SessionState:
     # The folder and the files of the documents of managers when they were last read, and the
     # indices that they call deleted.
     deleted_indices: Any = None
-    # The data source class that is registered in the session.
-    source: Any = None
+    # The settings of S3 and the encryption of each data source that is registered in the session,
+    # by the name of the source.
+    sources: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     maintainer: Any = None
 
 
-@dataclass(eq=False)
-class ApplicationState:
-    """The states of the sessions of one application, by session id."""
-
-    sessions: dict[str, SessionState] = field(default_factory=dict)
-    # Held while a data source is registered, so that none replaces the keys of another.
-    lock: Any = field(default_factory=threading.Lock)
-
-
-@dataclass(eq=False)
-class _CompiledJava:
-    """The Java object of the compiled classes in one JVM, None before they are compiled.
-
-    The lock is held while classes are compiled. That takes about a second.
-    """
-
-    object: Any = None
-    lock: Any = field(default_factory=threading.Lock)
+# The states of the sessions of each application, by session id. It needs no lock: `setdefault` is
+# atomic, so all threads get the object of the first of them.
+_applications: WeakKeyDictionary[Any, dict[str, SessionState]] = WeakKeyDictionary()
+# The Java object of the compiled classes in each JVM, which outlives its applications.
+_compiled_java: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+# Held while classes are compiled. That takes about a second.
+_compile_lock = threading.Lock()
 
 
-# These need no lock: `setdefault` is atomic, so all threads get the object of the first of them.
-_applications: WeakKeyDictionary[Any, ApplicationState] = WeakKeyDictionary()
-# A JVM outlives its applications.
-_compiled_java: WeakKeyDictionary[Any, _CompiledJava] = WeakKeyDictionary()
-
-
-def application_state(spark: Any) -> ApplicationState:
-    """Return the state of the application of a session. Drop those of stopped applications."""
+def _states_of_application(spark: Any) -> dict[str, SessionState]:
+    """Return the states of the sessions of an application. Drop those of stopped applications."""
     owner = spark_context(spark) or spark
-    state = _applications.get(owner)
-    if state is not None:
-        return state
+    states = _applications.get(owner)
+    if states is not None:
+        return states
     # Copy the references at once, because other threads may add applications meanwhile.
     for other in (reference() for reference in _applications.keyrefs()):
         if other is not None and is_stopped(other):
             _applications.pop(other, None)
-    return _applications.setdefault(owner, ApplicationState())
+    return _applications.setdefault(owner, {})
 
 
 def session_state(spark: Any) -> SessionState:
     """Return the state of a session. A session that `newSession` made has its own."""
-    sessions = application_state(spark).sessions
-    return sessions.setdefault(session_id(spark), SessionState())
+    return _states_of_application(spark).setdefault(session_id(spark), SessionState())
 
 
 def compiled_java(jvm: Any, compile_classes: Callable[[], Any]) -> Any:
@@ -112,8 +95,7 @@ def compiled_java(jvm: Any, compile_classes: Callable[[], Any]) -> Any:
     Py4j caches methods by the name of their class, so a class must not be compiled again. Sessions
     also share Spark's cache of frames, which compares plans and so needs the same classes.
     """
-    compiled = _compiled_java.setdefault(jvm, _CompiledJava())
-    with compiled.lock:
-        if compiled.object is None:
-            compiled.object = compile_classes()
-        return compiled.object
+    with _compile_lock:
+        if jvm not in _compiled_java:
+            _compiled_java[jvm] = compile_classes()
+        return _compiled_java[jvm]
