@@ -54,8 +54,9 @@ from zonebloom.spark.managed_indices import (
     require_name,
 )
 from zonebloom.spark.opening import open_dataset
-from zonebloom.spark.pruning.explanation import Explanation, Note, Reason
+from zonebloom.spark.pruning.explanation import Explanation, Note, PruningResult, Reason
 from zonebloom.spark.pruning.index_lookup import IndexDir, IndexLookup
+from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.optimizer_rule import jvm_plans, with_index
 from zonebloom.spark.pruning.prune import disable, enable
 from zonebloom.spark.relation import scala_items
@@ -424,7 +425,12 @@ class IndexManager:
         documents = self._documents()
         chosen = [documents.require(index_name)] if index_name else documents.all()
         lookup = IndexLookup(self._spark, self._index_dir, self._lookup.encryption)
-        explanation = explain(with_index(df, lookup.ask, warns=False))
+
+        def ask(scan: JvmScan) -> PruningResult:
+            # The notes of the explanation say what the warnings would say.
+            return replace(lookup.ask(scan), warnings=())
+
+        explanation = explain(with_index(df, ask))
         roots = [root for relation in explanation.relations for root in relation.roots]
         chosen = [managed for managed in chosen if index_name or _covers(managed, roots)]
         notes = _notes_on_unused(documents, chosen)

@@ -23,7 +23,6 @@ from zonebloom.spark.session_state import session_state
 from zonebloom.spark.types import INTEGER_TYPES
 from zonebloom.spark.versions import (
     frame_from_jvm,
-    is_classic,
     java_frame,
     java_session,
     query_execution,
@@ -136,7 +135,7 @@ def filter_join(
     reasons: list[str] = []
     is_filtered = False
     for side, other in (sides, sides[::-1]):
-        if not other.has_index or not _is_shuffled(join, side):
+        if other.index is None or not _is_shuffled(join, side):
             continue
         if side.name not in _FILTERABLE_SIDES[kind]:
             reasons.append(
@@ -146,7 +145,8 @@ def filter_join(
             continue
         for name in names:
             try:
-                frames[side.name] = apply_filter_rule(side, other, name, frames[side.name])
+                frame = frames[side.name]
+                frames[side.name] = apply_filter_rule(side, other, other.index, name, frame)
                 is_filtered = True
             except RuleNotUsed as reason:
                 reasons.append(f"filter of {name} from {other.name}: {reason}")
@@ -172,9 +172,9 @@ def _choose_files(
     """
     is_enabled = session_state(sides[0].spark).has_rule
     pairs = [pair for pair in (sides, sides[::-1]) if pair[0].name in _FILTERABLE_SIDES[kind]]
-    for large, small in sorted(pairs, key=lambda pair: not pair[0].has_index):
+    for large, small in sorted(pairs, key=lambda pair: pair[0].index is None):
         keys = [name for name in names if _is_exact_key(large, small, name)]
-        if not keys or not (large.has_index or is_enabled):
+        if not keys or (large.index is None and not is_enabled):
             continue
         spark = large.spark
         rows = plans.smallSide(java_session(spark), java_frame(small.frame))
@@ -225,13 +225,9 @@ def _join_kind(how: str) -> str:
 
 
 def _require_usable_index(names: Sequence[str], left: JoinSide, right: JoinSide) -> None:
-    is_enabled = is_classic(left.spark) and session_state(left.spark).has_rule
-    if not (left.has_index or right.has_index or is_enabled):
+    is_enabled = session_state(left.spark).has_rule
+    if left.index is None and right.index is None and not is_enabled:
         raise InvalidArgument("no side has an index; give left_index or right_index")
     for name in names:
         left.key_position(name)
         right.key_position(name)
-    for side in (left, right):
-        if side.has_index:
-            # Paths that cannot be opened raise an error now.
-            _ = side.index

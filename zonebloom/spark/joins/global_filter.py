@@ -64,18 +64,20 @@ _HASHED_LIKE_SPARK = (
 )
 
 
-def apply_filter_rule(side: JoinSide, other: JoinSide, name: str, frame: DataFrame) -> DataFrame:
-    """Return the rows of a side whose keys may be in the other side's filter.
+def apply_filter_rule(
+    side: JoinSide, other: JoinSide, dataset: Dataset, name: str, frame: DataFrame
+) -> DataFrame:
+    """Return the rows of a side whose keys may be in the filter of the other side's dataset.
 
     Raise `RuleNotUsed` if the filter cannot be used.
     """
     key, other_key = side.key_field(name), other.key_field(name)
-    sbbf, arrow, added_text = _load_filter(other.index, name)
+    sbbf, arrow, added_text = _load_filter(dataset, name)
     for column in (key, other_key):
         reason = filter_mismatch_reason(column, arrow)
         if reason is not None:
             raise RuleNotUsed(reason)
-    require_stored_column(other.frame, other_key.name, other.index)
+    require_stored_column(other.frame, other_key.name, dataset)
     sbbf = fit_to_memory(sbbf, heap_bytes(side.spark) // _HEAP_SHARE)
     description = (
         f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "

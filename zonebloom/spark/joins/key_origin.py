@@ -19,7 +19,7 @@ from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.pruning.optimizer_rule import jvm_plans
 from zonebloom.spark.relation import class_name, node_name, scala_items
 from zonebloom.spark.versions import from_jvm, query_execution
-from zonebloom.storage.paths import is_below, split_path
+from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import find_column, matching_names
 
 _PLANS_PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
@@ -119,17 +119,10 @@ def _require_known_files(uris: Iterable[str], dataset: Dataset) -> None:
     The frame may list files that were added after the dataset was opened.
     """
     known_paths = {path.lstrip("/") for path in dataset.files}
-    root = dataset.opened.source.root.strip("/")
     for uri in uris:
         path = split_path(uri, encoded=True)[1].lstrip("/")
-        name = posixpath.basename(path)
-        if path not in known_paths and is_below(path, root):
-            raise RuleNotUsed(
-                f"the frame reads {name}, which was not there when the dataset was opened; open "
-                "it again, or give its path"
-            )
         if path not in known_paths:
             raise RuleNotUsed(
-                f"the frame reads {name}, which is not a file of the dataset; give the path of all "
-                "files that the frame reads"
+                f"the frame reads {posixpath.basename(path)}, which is not a file of the dataset; "
+                "open the dataset again, or give the path of all files that the frame reads"
             )

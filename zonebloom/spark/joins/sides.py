@@ -37,36 +37,23 @@ class JoinSide:
             raise InvalidArgument(
                 f"{name} is a stream, but an index knows only files that exist already; use join()"
             )
-        if not isinstance(index, Dataset | None):
-            index = absolute_paths(index, f"{name}_index")
-        # Absolute paths, or a dataset.
-        self._index = index
         self._input = frame
         self._fields = list(frame.schema)
-
-    @property
-    def has_index(self) -> bool:
-        """Return whether the files of the side were given, whose index is used."""
-        return self._index is not None
-
-    @cached_property
-    def index(self) -> Dataset:
-        """Return the given files without deleted indices. Paths are opened now."""
-        index = self._index
-        assert index is not None
-        opened = index if isinstance(index, Dataset) else open_dataset(index, self.spark)
-        return without_deleted_indices(opened, deleted_indices(self.spark))
+        # The dataset of the files, without deleted indices. Paths are opened now.
+        self.index: Dataset | None = None
+        # The scans of a session under `enable` ask the indices beside their files anyway.
+        self._is_asked_anyway = session_state(spark).has_rule and not isinstance(index, Dataset)
+        if index is not None:
+            if not isinstance(index, Dataset):
+                index = open_dataset(absolute_paths(index, f"{name}_index"), spark)
+            self.index = without_deleted_indices(index, deleted_indices(spark))
 
     @cached_property
     def frame(self) -> DataFrame:
         """Return the side as a frame of Spark's own reader, which skips files by the index."""
-        if self._index is None:
+        if self.index is None or self._is_asked_anyway:
             return self._input
-        if not isinstance(self._index, Dataset):
-            is_enabled = session_state(self.spark).has_rule
-            lookup = IndexLookup(self.spark)
-            return self._input if is_enabled else with_index(self._input, lookup.ask)
-        catalog = self._index.opened.catalog
+        catalog = self.index.opened.catalog
         folder = None if catalog.store.has_round_trips else catalog.folder
         return with_index(self._input, IndexLookup(self.spark, folder, catalog.encryption).ask)
 

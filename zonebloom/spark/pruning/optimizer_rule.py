@@ -47,10 +47,9 @@ def warn_once(state: SessionState, warning: ZoneBloomWarning, roots: Sequence[st
 class FileChooser:
     """The function that the JVM calls for each scan, in its own thread, to choose files."""
 
-    def __init__(self, ask: Ask, state: SessionState, warns: bool = True):
+    def __init__(self, ask: Ask, state: SessionState):
         self._ask = ask
         self._state = state
-        self._warns = warns
 
     def apply(self, request: str, java_scan: Any) -> str:
         """Choose the files that Spark reads for a scan. Return them and a description as JSON."""
@@ -74,7 +73,7 @@ class FileChooser:
             return result.answer()
 
     def _issue_warnings(self, result: PruningResult, roots: Sequence[str]) -> None:
-        for warning in result.warnings if self._warns else ():
+        for warning in result.warnings:
             warn_once(self._state, warning, roots)
 
     class Java:
@@ -98,32 +97,25 @@ def jvm_plans(spark: Any) -> Any:
         return compiled_java(jvm, lambda: new_java_object(jvm, "zonebloom.Plans", *java_texts()))
 
 
-def _new_rule(spark: Any, ask: Ask, warns: bool = True) -> Any:
-    """Return a Java optimizer rule that makes scans ask an index.
-
-    If that is impossible, warn and return None. The rule itself warns if ``warns`` is set.
-    """
+def _new_rule(spark: Any, ask: Ask) -> Any:
+    """Return a Java optimizer rule that makes scans ask an index, or warn and return None."""
     state = session_state(spark)
     try:
         plans = jvm_plans(spark)
     except EngineError as error:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return None
-    chooser = FileChooser(ask, state, warns)
-    return plans.rule(java_session(spark), chooser, MAX_ANSWER_SECONDS)
+    return plans.rule(java_session(spark), FileChooser(ask, state), MAX_ANSWER_SECONDS)
 
 
 def session_of(df: Any) -> Any:
     return arguments.require_instance(df, DataFrame, "df").sparkSession
 
 
-def with_index(df: Any, ask: Ask, *, warns: bool = True) -> DataFrame:
-    """Return a frame whose scans ask an index, or the frame itself if there is none to ask.
-
-    If ``warns`` is False, no warnings are issued when a query is planned.
-    """
+def with_index(df: Any, ask: Ask) -> DataFrame:
+    """Return a frame whose scans ask an index, or the frame itself if there is none to ask."""
     spark = session_of(df)
-    rule = _new_rule(spark, ask, warns)
+    rule = _new_rule(spark, ask)
     indexed = None if rule is None or df.isStreaming else rule.indexed(java_frame(df))
     return df if indexed is None else frame_from_jvm(indexed, spark)
 
