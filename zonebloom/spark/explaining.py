@@ -171,8 +171,6 @@ def _describe_leaf(spark: Any, plans: Any, node: Any) -> PrunedRelation:
         # No index is asked about IS NOT NULL alone.
         has_filter = any(node["kind"] != "IsNotNull" for node in scan.filters)
         notes = [Note(Reason.NOT_ASKED if has_filter else Reason.NO_FILTER)]
-    elif "problem" in description:
-        notes = [Note(Reason.INDEX_DAMAGED, description["problem"])]
     else:
         notes = [Note(Reason[reason], note) for reason, note in description["notes"]]
     return PrunedRelation(

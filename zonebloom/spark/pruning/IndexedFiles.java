@@ -243,10 +243,10 @@ public final class Scan {
 
   /** Make Spark read all files, and record the reason. */
   synchronized void fail(String reason) {
-    Map problem = new HashMap();
-    problem.put("summary", "zonebloom: all files; " + reason);
-    problem.put("problem", reason);
-    answer = JSON.valueToTree(problem);
+    Map failure = new HashMap();
+    failure.put("summary", "zonebloom: all files; " + reason);
+    failure.put("notes", new String[][] {{"INDEX_DAMAGED", reason}});
+    answer = JSON.valueToTree(failure);
     directories = listedDirectories;
   }
 
