@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from support import separately
 from support.helpers import index_folder
-from support.seams import set_constant
 
 import zonebloom as zb
 from zonebloom.errors import EngineError
-from zonebloom.spark.tagging import locate
 
 
 @contextmanager
@@ -55,25 +53,6 @@ def older(tmp_path) -> Path:
     text = version.read_text().replace(f'__version__ = "{zb.__version__}"', '__version__ = "0.0.9"')
     version.write_text(text)
     return copy
-
-
-@pytest.mark.parametrize("max_keys", [0, 1_000])
-def test_tagging_with_another_worker_version_raises(
-    spark, dataset, tmp_path, older, monkeypatch, max_keys
-):
-    """Workers with another version refuse to unpickle their functions."""
-    dataset.create_scalar_index("id", spark=False)
-    set_constant(monkeypatch, locate, "MAX_SEARCHED_KEYS", max_keys)
-    set_constant(monkeypatch, locate, "_MAX_DRIVER_ROWS", -1)
-    lake = str(tmp_path / "lake")
-    stored = dataset.to_table(["id"])["id"][0].as_py()
-    keys = spark.createDataFrame([(stored,)], "id bigint")
-    python = script(
-        tmp_path / "python", f'PYTHONPATH={older}:$PYTHONPATH exec {sys.executable} "$@"'
-    )
-    says = r"executors have zonebloom 0\.0\.9 and the driver "
-    with workers_run(spark, python), pytest.raises(Exception, match=says):
-        zb.spark.tag_location(keys, lake, "id")
 
 
 def test_a_build_with_another_worker_version_raises(spark, dataset, tmp_path, older):
