@@ -17,30 +17,20 @@ from pyspark.sql import types as st
 
 from zonebloom.catalog.model import IndexEntry
 from zonebloom.index.row_keys.rules import rule_of
-from zonebloom.spark.types import INTEGER_TYPES, is_collated
+from zonebloom.spark.types import INTEGER_TYPES, is_collated, type_name
 from zonebloom.values.columns import find_column
-from zonebloom.values.types import is_lossless_cast
 
 ColumnPath = tuple[str, ...]
 
-_INTEGERS = (
-    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
-    *(pa.uint8(), pa.uint16(), pa.uint32()),
+# Of the integers that Spark shows as one type, or widens to it, the usual one is first.
+_LEAF_TYPES = (
+    *(pa.int64(), pa.uint32(), pa.int32(), pa.uint16(), pa.int16(), pa.uint8(), pa.int8()),
+    *(pa.uint64(), pa.bool_(), pa.float32(), pa.float16(), pa.float64()),
+    *(pa.string(), pa.binary(), pa.date32(), pa.date64()),
+    *(pa.timestamp(unit, zone) for zone in ("UTC", None) for unit in ("us", "ms", "s")),
 )
-_SIGNED_BY_SPARK_TYPE = dict(zip(INTEGER_TYPES, _INTEGERS, strict=False))
-_STORED_TYPES: dict[type[st.DataType], list[pa.DataType]] = {
-    st.BooleanType: [pa.bool_()],
-    st.FloatType: [pa.float32(), pa.float16()],
-    st.DoubleType: [pa.float64()],
-    st.StringType: [pa.string()],
-    st.DateType: [pa.date32(), pa.date64()],
-    # PyArrow reads INT96, which Spark shows as a timestamp, as nanoseconds without a time zone.
-    st.TimestampType: [
-        *(pa.timestamp(unit, "UTC") for unit in ("us", "ms", "s")),
-        pa.timestamp("ns"),
-    ],
-    st.TimestampNTZType: [pa.timestamp(unit) for unit in ("us", "ms", "s")],
-}
+# The types of decimals, with the most digits of each.
+_DECIMALS = (pa.decimal128, 38), (pa.decimal32, 9), (pa.decimal64, 18), (pa.decimal256, 38)
 _FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
 
 
@@ -95,16 +85,6 @@ def _stored_types(kind: st.DataType | None, widths: Iterable[int]) -> list[pa.Da
 
     ``widths`` are those of fixed binary.
     """
-    if isinstance(kind, INTEGER_TYPES):
-        widest = _SIGNED_BY_SPARK_TYPE[type(kind)]
-        return [widest, *(t for t in _INTEGERS if t != widest and is_lossless_cast(t, widest))]
-    if isinstance(kind, st.DecimalType):
-        digits = kind.precision, kind.scale
-        small = [make(*digits) for most, make in _SMALL_DECIMALS if kind.precision <= most]
-        unsigned = [pa.uint64()] if digits == (20, 0) else []
-        return [pa.decimal128(*digits), *small, pa.decimal256(*digits), *unsigned]
-    if isinstance(kind, st.BinaryType):
-        return [pa.binary(), *map(pa.binary, sorted(widths))]
     if isinstance(kind, st.ArrayType):
         return [pa.list_(element) for element in _stored_types(kind.elementType, widths)]
     if isinstance(kind, st.MapType):
@@ -114,10 +94,17 @@ def _stored_types(kind: st.DataType | None, widths: Iterable[int]) -> list[pa.Da
         return _stored_structs(kind, widths)
     if kind is None or is_collated(kind):
         return []
-    return _STORED_TYPES.get(type(kind), [])
-
-
-_SMALL_DECIMALS = (9, pa.decimal32), (18, pa.decimal64)
+    names = {kind.simpleString()}
+    if isinstance(kind, INTEGER_TYPES):
+        narrower_types = INTEGER_TYPES[: INTEGER_TYPES.index(type(kind))]
+        names |= {narrower().simpleString() for narrower in narrower_types}
+    types = [*_LEAF_TYPES, *map(pa.binary, sorted(widths))]
+    if isinstance(kind, st.DecimalType):
+        digits = kind.precision, kind.scale
+        types = [make(*digits) for make, most in _DECIMALS if digits[0] <= most] + types
+    types = [arrow for arrow in types if type_name(arrow) in names]
+    # PyArrow reads INT96, which Spark shows as a timestamp, as nanoseconds without a time zone.
+    return [*types, pa.timestamp("ns")] if isinstance(kind, st.TimestampType) else types
 
 
 def _stored_structs(struct: st.StructType, widths: Iterable[int]) -> list[pa.DataType]:
