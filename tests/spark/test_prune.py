@@ -851,6 +851,7 @@ def test_an_index_is_found_by_every_spelling(spark, tmp_path):
     for spelling in (path, f"{path}/", str(link), f"{tmp_path}/lake/../lake/t", f"{path}/*"):
         check(spark.read.parquet(spelling).where("id = 450"), 1)
     check(spark.read.parquet(path, other).where("id IN (450, 2450)"), 2)
+    check(spark.read.parquet(path, str(link)).where("id = 450"), 2)
     assert zs.scan(spark, path, filter="id = 450").count() == 1
     assert "1 of 24 zones kept" in str(zs.explain(zs.scan(spark, path, filter="id = 450")).scans[0])
     index(tmp_path / "lake")

@@ -20,8 +20,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import SourceError
 from zonebloom.sources.source import Source
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.paths import folders_above
-from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
+from zonebloom.storage.patterns import INDEX_FOLDER
 from zonebloom.storage.store import store_of
 
 if TYPE_CHECKING:
@@ -86,11 +85,3 @@ def _folder_beside(filesystem: pafs.FileSystem, root: str) -> str | None:
     if not below[0] or not store.may_hold_index(parent):
         return None
     return posixpath.join(parent, INDEX_FOLDER, *below)
-
-
-def root_of_index(filesystem: pafs.FileSystem, path: str, folder: str) -> str | None:
-    """Return the data folder of an index, spelled as in `path`, or None if it has none."""
-    for root in folders_above(path):
-        if folder == default_index_folder(filesystem, root):
-            return root
-    return data_folder_of(folder)

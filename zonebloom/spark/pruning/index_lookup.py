@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from zonebloom.base import arguments
 from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.catalog.model import VERSIONS
-from zonebloom.catalog.place import default_index_folder, root_of_index
+from zonebloom.catalog.place import default_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     IndexNotUsedWarning,
@@ -36,6 +36,7 @@ from zonebloom.spark.session_state import LruCache, session_state
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import absolute_path, folders_above, plain_path
+from zonebloom.storage.patterns import data_folder_of
 from zonebloom.storage.store import LOCAL, store_of
 
 CachedType = TypeVar("CachedType")
@@ -71,15 +72,15 @@ class _Root:
     path: str
     base: str = ""
     filesystem: Any = None
-    # The nearest one is first.
-    folders: Sequence[str] = ()
+    # With the data folder of each, or None for an index of several datasets. The nearest is first.
+    folders: Mapping[str, str | None] = field(default_factory=dict)
     # Why the path, or an index folder, cannot be opened.
     error: Exception | None = None
 
     @property
     def place(self) -> Hashable:
         """Return what tells roots with other indices apart."""
-        return self.path if self.error else (self.filesystem.type_name, *self.folders)
+        return self.path if self.error else (self.filesystem.type_name, *self.folders.items())
 
 
 # A function that returns the root with a path. It opens each root once.
@@ -188,8 +189,8 @@ class IndexLookup:
         An index_dir does not tell its data folder, so the path stands for it. Raises `SourceError`.
         """
         filesystem, base = open_path(self._spark, path)
-        for folder in self._index_folders(filesystem, base, _SeenFolders()):
-            yield filesystem, root_of_index(filesystem, base, folder) or base, folder
+        for folder, root in self._index_folders(filesystem, base, _SeenFolders()).items():
+            yield filesystem, root or base, folder
 
     def _may_have_index_on(self, root: _Root, columns: frozenset[str]) -> bool:
         """Return whether files below a root may have an index on one of the given columns."""
@@ -205,20 +206,23 @@ class IndexLookup:
 
     def _index_folders(
         self, filesystem: pafs.FileSystem, base: str, seen: _SeenFolders
-    ) -> list[str]:
-        """Return the folders of indices that may know files below a path, the nearest first."""
-        folders: list[str] = []
+    ) -> dict[str, str | None]:
+        """Return the folders of indices that may know files below a path, as `_Root` has them."""
+        folders: dict[str, str | None] = {}
         if self._index_dir is not None:
             # An index in another file system knows none of these files.
             with suppress(InvalidArgument):
-                folders.append(path_in(filesystem, self._index_dir))
-                seen.add_time(filesystem, folders[0])
+                folder = path_in(filesystem, self._index_dir)
+                folders[folder] = data_folder_of(folder)
+                seen.add_time(filesystem, folder)
         for root in folders_above(base):
             key = filesystem.type_name, root
             if key not in seen.indices:
                 seen.indices[key] = self._folder_at(filesystem, root, seen)
-            folders += filter(None, [seen.indices[key]])
-        return list(dict.fromkeys(folders))
+            beside = seen.indices[key]
+            if beside is not None:
+                folders[beside] = root
+        return folders
 
     def _folder_at(self, filesystem: pafs.FileSystem, root: str, seen: _SeenFolders) -> str | None:
         """Return the folder of the index of a data folder, or None if there is none."""
@@ -271,8 +275,7 @@ class IndexLookup:
         first = None
         for folder in root.folders:
             try:
-                catalog = self._catalog(root.filesystem, folder)
-                catalog_files = self._open_files(root, catalog, files, deleted)
+                catalog_files = self._open_files(root, folder, files, deleted)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
                 warn(IndexNotUsedWarning(f"the index in {folder} is not used: {error}"))
                 continue
@@ -289,19 +292,19 @@ class IndexLookup:
         return catalog
 
     def _open_files(
-        self, root: _Root, catalog: Catalog, files: ListedFiles, deleted: DeletedIndices
+        self, root: _Root, folder: str, files: ListedFiles, deleted: DeletedIndices
     ) -> CatalogFiles | None:
-        """Return the files with a catalog, or None if it knows none of them."""
+        """Return the files with the catalog in a folder, or None if it knows none of them."""
+        catalog = self._catalog(root.filesystem, folder)
         version = catalog.latest()
         names = names_in_use(catalog, version.indices, deleted)
 
         def open_files() -> CatalogFiles | None:
-            data_folder = root_of_index(catalog.filesystem, root.base, catalog.folder)
-            known_files = find_known_files(version, files.paths, data_folder)
+            known_files = find_known_files(version, files.paths, root.folders[folder])
             if known_files is None:
                 return None
             indices = {name: version.indices[name] for name in names}
             return CatalogFiles(catalog, replace(version, indices=indices), known_files, files)
 
-        key = (root.path, root.base), catalog.folder, *names
+        key = (root.path, root.base), folder, *names
         return self._cached(key, (version, files), open_files)
