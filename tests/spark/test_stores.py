@@ -19,7 +19,6 @@ from zonebloom.errors import ZoneBloomError
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.load import Load, ScanRequest
 from zonebloom.spark.managed_indices import SYSTEM_PATH
-from zonebloom.spark.session_state import session_state
 from zonebloom.storage import paths
 
 SECRET = "SECRET-of-the-session"
@@ -77,8 +76,7 @@ def bucket(spark, conf, store, tmp_path, monkeypatch):
     }
     for key, value in settings.items():
         conf.set(key, value)
-    yield s3, name
-    session_state(spark).source = None
+    return s3, name
 
 
 def stored(s3, name):
