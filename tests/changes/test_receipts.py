@@ -300,7 +300,8 @@ def test_the_filter_of_an_erasure_is_checked(table):
     files = {trace.path for trace in found.found if trace.kind == "file"}
     if receipt.table != "folder":
         assert files == {file.path for file in receipt.files_removed}
-    assert "Give the keys or the filter" in Traces(()).verdict
+    assert "give the keys or the filter" in Traces(()).verdict
+    assert "Other files were not searched" in str(receipt.traces)
     table.append(people(table, 3))
     again = receipt.check(other, filter=condition)
     assert any("erase again" in trace.reason for trace in again.found)

@@ -20,6 +20,7 @@ from zonebloom.errors import InvalidArgument
 RECEIPT_FORMAT = 1
 _TRACE_HEADERS = ["kind", "path", "versions", "why"]
 _CALLS_TITLE = "These calls remove them, and older versions with them:"
+_NOT_SEARCHED = "Other files were not searched: give the keys or the filter to search all."
 
 
 class _Checked(Protocol):
@@ -154,13 +155,15 @@ class Traces(DisplayedSections):
             return f"{count_text(len(self.found), 'place')} may still hold these keys:"
         if self.is_searched:
             return "Nothing holds these keys."
-        return "Nothing that the receipt names is left. Give the keys or the filter to search all."
+        return f"Nothing that the receipt names is left. {_NOT_SEARCHED}"
 
     def sections(self) -> list[str | TextTable]:
         sections: list[str | TextTable] = [self.verdict]
         if self.found:
             cells = [[t.kind, t.path, ", ".join(t.versions), t.reason] for t in self.found]
             sections.append((_TRACE_HEADERS, cells))
+            if not self.is_searched:
+                sections.append(_NOT_SEARCHED)
         if self.not_searched:
             sections.append(
                 "Only rows of data files were compared with "
