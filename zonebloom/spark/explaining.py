@@ -71,12 +71,9 @@ def explain(frame: DataFrame) -> Explanation:
     if frame.isStreaming:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return Explanation(notes=(note,))
-    if not is_classic(spark):
-        requests = list(_requests_in(connect_plan(frame)))
-        if requests:
-            return _describe_scans(frame, requests)
-        text = "Spark Connect gives no access to plans; use zonebloom.spark.scan"
-        return Explanation(notes=(Note(Reason.UNSUPPORTED_SESSION, text),))
+    requests = [] if is_classic(spark) else list(_requests_in(connect_plan(frame)))
+    if requests:
+        return _describe_scans(frame, requests)
     try:
         plans = jvm_plans(spark)
     except EngineError as error:
