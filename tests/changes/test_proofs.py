@@ -72,11 +72,13 @@ def test_a_receipt_survives_if_the_new_version_cannot_be_loaded(table, monkeypat
     ds = zb.dataset(table.load(), **table.options)
     ds.create_scalar_index("id", "HASH", spark=False)
 
+    # A folder is listed before the change, too.
+    num_calls = 2 if isinstance(table, KINDS["folder"]) else 1
     reopen, calls = ChangeableTable.reopen, []
 
     def fail_after_commit(*arguments):
         calls.append(arguments)
-        if len(calls) == 2:
+        if len(calls) == num_calls:
             raise ValueError("the catalog does not answer")
         reopen(*arguments)
 

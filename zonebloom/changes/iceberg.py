@@ -65,9 +65,6 @@ class _ManifestCache:
     def new_input(self, location: str) -> Any:
         if not location.endswith(".avro"):
             return self._io.new_input(location)
-        return _CachedInput(self, location)
-
-    def read(self, location: str) -> bytes:
         content = self._contents.get(location)
         if content is None:
             with self._io.new_input(location).open(seekable=False) as file:
@@ -75,17 +72,16 @@ class _ManifestCache:
             if self._num_bytes + len(content) <= _MAX_CACHED_BYTES:
                 self._num_bytes += len(content)
                 self._contents[location] = content
-        return content
+        return _CachedInput(content)
 
 
 class _CachedInput(NamedTuple):
-    """A file of a `_ManifestCache`, which pyiceberg takes for an input file."""
+    """The content of a file, which pyiceberg takes for an input file."""
 
-    cache: _ManifestCache
-    location: str
+    content: bytes
 
     def open(self, seekable: bool = True) -> BytesIO:
-        return BytesIO(self.cache.read(self.location))
+        return BytesIO(self.content)
 
 
 class IcebergChanges(ChangeableTable):
@@ -108,6 +104,8 @@ class IcebergChanges(ChangeableTable):
         # The locations of new files, by path.
         self._locations: dict[str, str] = {}
         self._keys: dict[Hashable, PartitionKey] = {}
+        # The version whose data files are known.
+        self._listed_version = ""
         # pyiceberg takes it for the file access of a table.
         self._io: Any = _ManifestCache(table.io)
         size = table.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, "")
@@ -120,7 +118,7 @@ class IcebergChanges(ChangeableTable):
         return "" if snapshot is None else str(snapshot.snapshot_id)
 
     @property
-    def state(self) -> str:
+    def source_version(self) -> str:
         return self._table.metadata_location
 
     def load_newest(self) -> None:
@@ -128,6 +126,9 @@ class IcebergChanges(ChangeableTable):
 
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
+        if self._listed_version == self.source_version:
+            return
+        self._listed_version = self.source_version
         snapshot = self._table.current_snapshot()
         self._files = {
             self._path(entry.file.file_path): entry.file

@@ -140,8 +140,6 @@ class ChangeableTable(ABC):
         The size of new files.
     opened : OpenedDataset
         The files of the loaded version.
-    opened_state : str
-        The `state` of the table when they were opened. Empty before that.
     """
 
     kind: str
@@ -150,19 +148,18 @@ class ChangeableTable(ABC):
     version: Any = ""
     target_bytes = 100 << 20
     opened: OpenedDataset
-    opened_state = ""
 
     def __init__(self) -> None:
         self._new_paths: list[str] = []
 
     @property
-    def state(self) -> str:
-        """Return a text that differs after each change of the table. It is empty if none does."""
+    def source_version(self) -> str:
+        """The `Source.table_version` of the loaded version, or an empty text if it has none."""
         return str(self.version)
 
     def use(self, opened: OpenedDataset) -> None:
         """Take the files of the loaded version, as a dataset has opened them."""
-        self.opened, self.opened_state = opened, self.state
+        self.opened = opened
         self._source = opened.source
         self._filesystem = opened.source.filesystem
 
@@ -172,10 +169,11 @@ class ChangeableTable(ABC):
         self.use(dataset.opened)
 
     def reopen_newest(self, dataset: OpenDataset) -> None:
-        """Load the newest version, and let a dataset open its files."""
+        """Load the newest version, and let a dataset open its files, unless they are open."""
         self.load_newest()
-        is_open = self.opened_state != "" and dataset.opened is self.opened
-        if not is_open or self.opened_state != self.state:
+        if self.source_version and self.source_version == dataset.opened.source.table_version:
+            self.use(dataset.opened)
+        else:
             self.reopen(dataset)
 
     @property

@@ -223,7 +223,8 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
     from deltalake.exceptions import DeltaError
 
     try:
-        name = f"Delta table {table.table_uri} at version {table.version()}"
+        version = str(table.version())
+        name = f"Delta table {table.table_uri} at version {version}"
         _require_known(table, name)
         schema = pa.schema(table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
         names = _field_names(table, schema)
@@ -258,7 +259,7 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
     ]
     fields = {} if names is None else dict(stable_fields(names))
     return snapshot_source(
-        "delta", name, schema, filesystem, root, files, fields=fields, table_version=name
+        "delta", name, schema, filesystem, root, files, fields=fields, table_version=version
     )
 
 

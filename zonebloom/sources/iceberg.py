@@ -205,7 +205,7 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
         root,
         snapshot_files,
         fields=dict(stable_fields(columns.names)),
-        table_version=f"{table.metadata_location} {table.metadata.current_schema_id}",
+        table_version=table.metadata_location,
     )
 
 
