@@ -84,20 +84,20 @@ class DisplayedSections(Displayed):
 
     __slots__ = ()
 
-    def sections(self) -> Sequence[str | TextTable]:
+    def _sections(self) -> Sequence[str | TextTable]:
         """Return the lines and the tables, from top to bottom."""
         raise NotImplementedError
 
     def __str__(self) -> str:
         return "\n".join(
-            part if isinstance(part, str) else table_text(*part) for part in self.sections()
+            part if isinstance(part, str) else table_text(*part) for part in self._sections()
         )
 
     def _repr_html_(self) -> str:
         return styled_html(
             *(
                 lines_html(part) if isinstance(part, str) else table_html(*part)
-                for part in self.sections()
+                for part in self._sections()
             )
         )
 
@@ -120,7 +120,7 @@ class DisplayedList(DisplayedSections, list[ListItem], Generic[ListItem]):
     def __repr__(self) -> str:
         return list.__repr__(self)
 
-    def sections(self) -> Sequence[str | TextTable]:
+    def _sections(self) -> Sequence[str | TextTable]:
         return [self._table(self) if self else self._if_empty]
 
 

@@ -157,7 +157,7 @@ class Traces(DisplayedSections):
             return "Nothing holds these keys."
         return f"Nothing that the receipt names is left. {_NOT_SEARCHED}"
 
-    def sections(self) -> list[str | TextTable]:
+    def _sections(self) -> list[str | TextTable]:
         sections: list[str | TextTable] = [self.verdict]
         if self.found:
             cells = [[t.kind, t.path, ", ".join(t.versions), t.reason] for t in self.found]
@@ -326,12 +326,13 @@ class Receipt(DisplayedSections):
             raise invalid_value(dataset, "dataset", "give a zonebloom.Dataset")
         return dataset._check_receipt(self, keys, filter, purge=purge)  # noqa: SLF001 - users call this
 
-    def sections(self) -> list[str | TextTable]:
+    def _sections(self) -> list[str | TextTable]:
         what = {"erase": "Erasure", "upsert": "Upsert"}[self.operation]
         state = "" if self.is_committed else " (nothing was changed)"
         figures = table_text(["", ""], self._figures()).splitlines()[1:]
         lines = [f"{what} in {self.location}{state}", *figures, self._proof()]
-        return ["\n  ".join(lines), *([] if self.traces is None else self.traces.sections())]
+        traces = [] if self.traces is None else self.traces._sections()  # noqa: SLF001
+        return ["\n  ".join(lines), *traces]
 
     def _figures(self) -> list[list[object]]:
         keys = f"{self.keys.count:,} of {', '.join(self.columns)}" if self.columns else "a filter"

@@ -232,7 +232,7 @@ def traces_text(
     found = tuple(replace(trace, path=key_below(trace.path, root)) for trace in traces.found)
     lines = [
         part if isinstance(part, str) else fitted_table(*part, width)
-        for part in replace(traces, found=found, calls=()).sections()
+        for part in replace(traces, found=found, calls=())._sections()  # noqa: SLF001
     ]
     if traces.calls:
         keys = [f"--key {shlex.quote(f'{column}=VALUE')}" for column in receipt.columns]
