@@ -223,7 +223,7 @@ def _carry_out(
         ),
     )
     try:
-        table.load_newest()
+        table.load_committed()
         table.reopen(dataset)
     except Exception as error:  # noqa: BLE001
         problem = f"the new version cannot be loaded, so it was neither read nor indexed: {error}"

@@ -124,6 +124,9 @@ class IcebergChanges(ChangeableTable):
     def load_newest(self) -> None:
         self._table.refresh()
 
+    def load_committed(self) -> None:
+        """Do nothing, because the catalog has answered the commit with the new version."""
+
     def use(self, opened: OpenedDataset) -> None:
         super().use(opened)
         if self._listed_version == self.source_version:

@@ -185,6 +185,10 @@ class ChangeableTable(ABC):
     def load_newest(self) -> None:
         """Load the newest version, before the dataset lists its files."""
 
+    def load_committed(self) -> None:
+        """Load the version that `commit` has made, or a newer one."""
+        self.load_newest()
+
     def locked(self) -> AbstractContextManager[None]:
         """Keep other changes of this program out, if the table itself does not."""
         return nullcontext()
