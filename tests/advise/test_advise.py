@@ -339,7 +339,6 @@ def test_small_datasets_have_too_few_rows_for_an_index(rows, tmp_path):
 
 def test_the_method_and_the_command_give_the_same_advice(data, tmp_path, capsys):
     """The commands that it prints build what was advised."""
-    pytest.importorskip("click")
     _, folder, advices = data
     options = [str(folder), "--index-dir", str(tmp_path), "--number-of-items=250"]
     chosen = ["unique", "few", "times", "message"]

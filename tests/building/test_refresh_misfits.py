@@ -194,7 +194,6 @@ def test_a_newer_file_of_another_type_is_named(tmp_path):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_command_line_refreshes_the_other_indices(tmp_path, change, capsys):
-    pytest.importorskip("click")
     table = Folder(tmp_path)
     folder = table.load()
     zb.dataset(folder).create_scalar_index(["changed", "kept"], spark=False)

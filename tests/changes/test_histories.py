@@ -6,13 +6,9 @@ import os
 import random
 
 import pytest
-from support.helpers import THOROUGH
-
-pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
 from changes.change_history import run_history
 from changes.changed_tables import KINDS
+from support.helpers import THOROUGH
 
 SEEDS = range(20) if os.environ.get(THOROUGH) else range(2)
 

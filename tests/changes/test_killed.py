@@ -6,13 +6,9 @@ import os
 import random
 
 import pytest
-from support.helpers import THOROUGH
-
-pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
 from changes.changed_tables import KINDS
 from changes.killed_changes import run_killed_change
+from support.helpers import THOROUGH
 
 
 @pytest.mark.parametrize("kind", KINDS if os.environ.get(THOROUGH) else ["folder"])

@@ -6,16 +6,9 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
-
-import zonebloom as zb
-from zonebloom.errors import InvalidArgument
-
-pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
-import deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import (
     BucketTransform,
@@ -25,6 +18,9 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
+
+import zonebloom as zb
+from zonebloom.errors import InvalidArgument
 
 MOMENT = dt.datetime(2026, 3, 1, 12, 30, 0, 250_000)
 UTC = MOMENT.replace(tzinfo=dt.UTC)
@@ -53,8 +49,6 @@ CASES = [("delta", name) for name in VALUES] + [
 
 @pytest.mark.parametrize(("way", "name"), CASES)
 def test_rows_move_to_their_partitions(tmp_path, way, name):
-    if way not in ("delta", "identity"):
-        pytest.importorskip("pyiceberg_core")
     kind, values = VALUES[name]
     schema = pa.schema({"id": pa.int64(), "p": kind, "x": pa.string()})
 

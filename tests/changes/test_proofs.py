@@ -6,16 +6,12 @@ import random
 
 import pyarrow as pa
 import pytest
+from changes.changed_tables import KINDS, comparable
+from support.seams import replace_function
 
 import zonebloom as zb
 from zonebloom.changes import apply
 from zonebloom.changes.tables import ChangeableTable
-
-pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
-from changes.changed_tables import KINDS, comparable
-from support.seams import replace_function
 
 
 @pytest.fixture(params=list(KINDS))

@@ -12,16 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from changes.changed_tables import KINDS, ChangedTable, comparable
+from support.seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import ChangeConflict, ChangeRefused, InvalidArgument, StaleIndexWarning
 from zonebloom.results import Traces
-
-pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
-from changes.changed_tables import KINDS, ChangedTable, comparable
-from support.seams import replace_function
 
 # Distinct parts, so that no page of one key compresses to a copy of another.
 SECRETS = ["Quentin-Zweig-71", "Ottilie-Kvapil-04"]
@@ -328,7 +324,6 @@ def test_fields_in_older_files_of_mapped_tables_may_hold_a_key(tmp_path, erased)
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_compressed_manifests_that_no_snapshot_names_are_searched(tmp_path, codec):
-    pytest.importorskip("zstandard")
     table = KINDS["iceberg"](random.Random(1), tmp_path, is_partitioned=False)
     with table.load().transaction() as transaction:
         transaction.set_properties({"write.avro.compression-codec": codec})

@@ -462,8 +462,6 @@ def test_empty_texts_in_partition_columns_of_delta_are_refused(tmp_path):
 
 
 def test_iceberg_tables_of_format_3_and_other_files_are_refused(tmp_path):
-    pytest.importorskip("sqlalchemy")
-    pytest.importorskip("pyiceberg")
     from pyiceberg.catalog.sql import SqlCatalog
 
     uri = f"sqlite:///{tmp_path}/c.db"

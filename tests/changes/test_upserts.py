@@ -272,7 +272,6 @@ def test_rows_are_located_again_if_a_file_is_deleted_meanwhile(tmp_path, monkeyp
 
 
 def iceberg_table(tmp_path, rows: pa.Table, *, is_empty: bool = False):
-    pytest.importorskip("sqlalchemy")
     sql = pytest.importorskip("pyiceberg.catalog.sql")
     catalog = sql.SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=tmp_path.as_uri())
     catalog.create_namespace("n")

@@ -213,7 +213,6 @@ def test_a_file_is_called_sorted_only_if_it_is(tmp_path):
 
 
 def test_files_of_iceberg_keep_their_field_ids(tmp_path):
-    pytest.importorskip("sqlalchemy")
     sql = pytest.importorskip("pyiceberg.catalog.sql")
     catalog = sql.SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=tmp_path.as_uri())
     catalog.create_namespace("n")

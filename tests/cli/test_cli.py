@@ -32,8 +32,6 @@ from zonebloom.cli import main as cli
 from zonebloom.cli import options as cli_options
 from zonebloom.errors import EngineError, FragmentUnreadable, StaleIndexWarning, UnknownIndexKind
 
-pytest.importorskip("click")
-
 ROWS = 30_000
 PROGRAM = [sys.executable, "-m", "zonebloom.cli"]
 
@@ -901,7 +899,6 @@ def test_spark_without_pyspark_names_the_extra(monkeypatch, data, run):
 
 
 def test_a_spark_that_does_not_start_is_an_error(data, tmp_path):
-    pytest.importorskip("pyspark")
     environment = {"JAVA_HOME": str(tmp_path), "SPARK_REMOTE": ""}
     process = start("build", str(data), "--column=id", "--spark", **environment)
     _, err = process.communicate(timeout=120)
@@ -1071,7 +1068,6 @@ def test_locate_and_files_print_where_keys_are(indexed, run, tmp_path):
 
 
 def test_an_iceberg_table_is_changed_through_its_catalog(tmp_path, run):
-    pytest.importorskip("pyiceberg")
     from pyiceberg.catalog.sql import SqlCatalog
 
     uri = f"sqlite:///{tmp_path}/catalog.db"

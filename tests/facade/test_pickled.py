@@ -145,7 +145,6 @@ def delta_table(folder: Path) -> zb.Dataset:
 
 
 def iceberg_table(folder: Path) -> zb.Dataset:
-    pytest.importorskip("pyiceberg")
     from pyiceberg.catalog.sql import SqlCatalog
 
     folder.mkdir()

@@ -194,7 +194,6 @@ def partitioned_delta(folder, rows):
 
 def partitioned_iceberg(folder, rows):
     """Return a table whose first files have no partition."""
-    pytest.importorskip("pyiceberg")
     from pyiceberg.catalog.sql import SqlCatalog
 
     catalog = SqlCatalog("lake", uri="sqlite://", warehouse=f"file://{folder}")

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from support.delta_by_hand import add, commit, deletion_vector, metadata, protocol, z85
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, SourceError
-
-pytest.importorskip("deltalake")
-from deltalake import DeltaTable, write_deltalake
 
 ID = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
 CHECKPOINTS = ["none", "classic", "parts", "v2 parquet", "v2 json"]

@@ -7,6 +7,7 @@ import pickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from support.delta_by_hand import MappedTable, add, commit, metadata, protocol
 from support.snapshot_rows import check_reads, in_order
 
@@ -17,9 +18,6 @@ from zonebloom.errors import (
     InvalidArgument,
     SchemaMismatch,
 )
-
-pytest.importorskip("deltalake")
-from deltalake import DeltaTable
 
 SMALL = {"row_group_size": 64, "max_rows_per_page": 16, "write_page_index": True}
 SOUGHT = [3, 40, 41, 170, 999_999]

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 from support.helpers import THOROUGH
 from support.snapshot_rows import READS, check_reads, in_order
+from support.table_histories import FORMATS
 
 import zonebloom as zb
 from zonebloom.errors import IndexNotUsedWarning, SchemaMismatch, StaleIndexWarning
-
-pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
-from support.table_histories import FORMATS
 
 # Histories for each of the three formats. The thorough run has 1,002 in total.
 SEEDS = range(334) if os.environ.get(THOROUGH) else range(4)

@@ -10,6 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    LongType,
+    StringType,
+)
 from support.snapshot_rows import ROWS, in_order, rows
 
 import zonebloom as zb
@@ -19,16 +26,6 @@ from zonebloom.errors import (
     InvalidArgument,
     SourceError,
     UnsupportedType,
-)
-
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    LongType,
-    StringType,
 )
 
 

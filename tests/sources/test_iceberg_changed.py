@@ -17,6 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
+from pyiceberg.types import IntegerType, StringType
+from pyroaring import BitMap64
+from support.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
+from support.seams import replace_function
 from support.snapshot_rows import check_reads
 
 import zonebloom as zb
@@ -26,16 +32,6 @@ from zonebloom.errors import (
     SourceError,
     StaleIndexWarning,
 )
-
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import StaticTable
-from pyiceberg.types import IntegerType, StringType
-from pyroaring import BitMap64
-from support.iceberg_by_hand import delete_by_vector, delete_equal, delete_positions
-from support.seams import replace_function
-
 from zonebloom.sources.deletion_vectors import DeletionVector
 from zonebloom.sources.iceberg_files import PositionDeleteFile, PositionDeletes
 
