@@ -211,8 +211,10 @@ def _second_compiler(modules: Sequence[str]) -> Iterator[None]:
     from multiprocessing import spawn
 
     code = f"import sys; sys.path[:] = {sys.path}\nfor name in {modules[::-1]}: __import__(name)"
-    process, executable = None, spawn.get_executable()
-    if executable and num_cores() > 1:
+    process, executable = None, os.fsdecode(spawn.get_executable() or "")
+    # Another program with an interpreter inside would take the code for something else.
+    is_python = os.path.basename(executable).lower().startswith("python")
+    if is_python and num_cores() > 1:
         # Without this process, it only takes longer.
         with contextlib.suppress(OSError):
             process = subprocess.Popen(
