@@ -107,6 +107,14 @@ def test_keys_that_come_back_are_found(table):
     assert any(trace.kind == "file" and "erase again" in trace.reason for trace in found)
 
 
+def test_an_index_that_another_program_dropped_is_not_purged(table):
+    ds = open_indexed(table)
+    receipt = ds.erase("id", [3])
+    zb.dataset(table.load(), **table.options).drop_index("id_idx")
+    receipt.check(ds, [3], purge=True)
+    assert [index.name for index in ds.describe_indices()] == ["s_idx"]
+
+
 def test_a_receipt_reads_as_text_and_html(table):
     ds = open_indexed(table)
     plan = ds.erase("s", SECRETS, plan=True)

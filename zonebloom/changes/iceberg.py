@@ -131,13 +131,13 @@ class IcebergChanges(ChangeableTable):
         super().use(opened)
         if self._listed_version == self.source_version:
             return
-        self._listed_version = self.source_version
         snapshot = self._table.current_snapshot()
         self._files = {
             self._path(entry.file.file_path): entry.file
             for entry in self._named_files([] if snapshot is None else [snapshot])
             if entry.is_live
         }
+        self._listed_version = self.source_version
 
     def _named_files(
         self, snapshots: Sequence[Snapshot], unreadable: list[Trace] | None = None

@@ -169,9 +169,11 @@ class ChangeableTable(ABC):
         self.use(dataset.opened)
 
     def reopen_newest(self, dataset: OpenDataset) -> None:
-        """Load the newest version, and let a dataset open its files, unless they are open."""
+        """Load the newest version, and let a dataset open its files and their newest index."""
         self.load_newest()
         if self.source_version and self.source_version == dataset.opened.source.table_version:
+            # The files are open already.
+            dataset.opened = dataset.opened.with_newest_index()
             self.use(dataset.opened)
         else:
             self.reopen(dataset)
