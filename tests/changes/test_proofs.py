@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from changes.changed_tables import KINDS, comparable
 from support.seams import replace_function
@@ -87,3 +89,18 @@ def test_a_receipt_survives_if_the_new_version_cannot_be_loaded(table, monkeypat
     assert comparable(table.read()) == comparable(table.rows)
     assert receipt.check(ds, [1]).is_searched
     assert comparable(ds.to_table()) == comparable(table.rows)
+
+
+def test_nested_values_that_python_cannot_express_are_compared(tmp_path):
+    kind = pa.struct({"x": pa.float64(), "t": pa.timestamp("us"), "n": pa.timestamp("ns")})
+    # Python's times end in the year 9999, and have no nanoseconds.
+    moments = pa.array([1 << 60], pa.int64())
+    values = pa.StructArray.from_arrays(
+        [pa.array([math.nan]), moments.cast(pa.timestamp("us")), moments.cast(pa.timestamp("ns"))],
+        fields=list(kind),
+    )
+    folder = tmp_path / "table"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": [0, 1], "n": pa.nulls(2, kind)}), folder / "0.parquet")
+    receipt = zb.dataset(folder).upsert(pa.table({"id": [1], "n": values}), "id")
+    assert receipt.verification.is_proven and receipt.num_updated == 1

@@ -305,6 +305,7 @@ def _verified(
 
     def read(path: str) -> tuple[int, np.ndarray, bool]:
         """Return the number of rows of a file, the keys they hold, and whether values differ."""
+        # Rows that move to another partition are inserted, too.
         is_new = written[path].replaced is None
         columns = batch.column_names if is_new else change.updated_columns
         names = list(dict.fromkeys([*work.test.columns, *columns]))
@@ -320,8 +321,8 @@ def _verified(
                 # A row that is updated keeps its values in the other columns.
                 is_given = is_inserted[keys] | (name in change.updated_columns)
                 values = gather(rows.select([name]), places[is_given])
-                given = gather(batch.select([name]), keys[is_given])
-                is_different |= not are_equal(values.column(0), given.column(0))
+                batch_values = gather(batch.select([name]), keys[is_given])
+                is_different |= not are_equal(values.column(0), batch_values.column(0))
         return num_rows, np.concatenate(keys_found), is_different
 
     num_threads = _num_threads(table, [file.num_bytes for file in written.values()])

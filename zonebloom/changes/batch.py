@@ -22,7 +22,7 @@ from zonebloom.predicates.expression import without_views
 from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
-from zonebloom.values.normal_types import decoded_type
+from zonebloom.values.normal_types import convert_at_every_depth, decoded_type
 from zonebloom.values.types import family
 
 _MAX_SHOWN_CHARACTERS = 80
@@ -166,12 +166,21 @@ def are_equal(values: pa.ChunkedArray, others: pa.ChunkedArray) -> bool:
     """Return whether columns of one type hold the same values. NaN equals NaN."""
     if values.equals(others):
         return True
-    try:
-        # PyArrow takes NaN, and values of other dictionaries, for different.
-        return repr(values.to_pylist()) == repr(others.to_pylist())
-    except (OverflowError, ValueError):
-        # Python's dates and times end in the year 9999, and have no nanoseconds.
-        return False
+    if pa.types.is_floating(values.type):
+        return np.array_equal(values.to_numpy(), others.to_numpy(), equal_nan=True)
+    # PyArrow takes nested NaN, and values of other dictionaries, for different. Python's dates and
+    # times end in the year 9999, and have no nanoseconds.
+    plain = convert_at_every_depth(values.type, _without_times)
+    if plain != values.type:
+        values, others = values.cast(plain), others.cast(plain)
+    return repr(values.to_pylist()) == repr(others.to_pylist())
+
+
+def _without_times(type_: pa.DataType) -> pa.DataType:
+    """Return the integers by which a type of dates, times or durations stores its values."""
+    if not pa.types.is_temporal(type_) or pa.types.is_interval(type_):
+        return type_
+    return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
 def _require_distinct_keys(table: pa.Table, keys: Sequence[str]) -> None:
