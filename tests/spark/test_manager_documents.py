@@ -177,6 +177,14 @@ def test_a_name_is_taken_while_its_index_is_built(lake, tmp_path):
     assert state_in(tmp_path / "system", lake) == State.ACTIVE
 
 
+def test_an_index_that_a_refresh_builds_meanwhile_keeps_its_document(lake, tmp_path):
+    one, other = LocalManager(tmp_path / "system"), LocalManager(tmp_path / "system")
+    with pytest.raises(CommitConflict):
+        one.create_index(lake, IDS, progress=once(lambda: other.refresh_index("ids", "full")))
+    assert list(in_catalog(lake)) == ["ids.id"]
+    assert state_in(tmp_path / "system", lake) == State.ACTIVE
+
+
 def test_a_full_refresh_of_an_index_that_is_vacuumed_meanwhile_raises(lake, tmp_path):
     manager = LocalManager(tmp_path / "system")
     manager.create_index(lake, IDS)

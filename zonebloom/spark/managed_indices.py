@@ -179,7 +179,7 @@ class Documents:
     def require_indices(self, managed: ManagedIndex, step: str) -> None:
         """Raise `IndexNotFound` if the catalog lacks one of the indices of a managed index."""
         if missing := managed.missing_from(self.catalog(managed).latest().indices):
-            raise IndexNotFound(f"{', '.join(missing)} is not in the catalog any more; {step}")
+            raise IndexNotFound(f"{', '.join(missing)} is not in the catalog; {step}")
 
     def create(self, managed: ManagedIndex) -> bool:
         """Write the document of a new index. Return False if there is one already."""

@@ -35,6 +35,7 @@ from zonebloom.catalog.coverage import measure_drift
 from zonebloom.catalog.model import DEFAULT_KIND, RETENTION
 from zonebloom.errors import (
     CommitConflict,
+    EngineError,
     IndexExists,
     InvalidArgument,
     ZoneBloomError,
@@ -237,7 +238,10 @@ class IndexManager:
             hint = (
                 ", deleted: restore it or vacuum it first"
                 if existing.is_deleted
-                else ": if its build was interrupted, refresh it with mode='full'"
+                else (
+                    ": if its build was interrupted, and no process builds it now, refresh it with "
+                    "mode='full'"
+                )
             )
             raise IndexExists(
                 f"there is an index {config.name!r} already{hint}; or give another name"
@@ -257,9 +261,11 @@ class IndexManager:
         try:
             self._build(documents, ds, managed, progress, is_new=True)
         except BaseException:
-            # The first error is raised. A document that is left can be vacuumed.
-            with contextlib.suppress(OSError):
-                documents.remove(config.name)
+            # The first error is raised. A document that is left can be vacuumed. Another manager
+            # may have built the index meanwhile, by a full refresh.
+            with contextlib.suppress(OSError, ZoneBloomError):
+                if documents.state(managed) == State.DOESNOTEXIST:
+                    documents.remove(config.name)
             raise
 
     def refresh_index(
@@ -564,7 +570,11 @@ def _root_paths(frame: Any) -> list[str]:
     plan = query_execution(frame).analyzed()
     while plan.nodeName() in ("SubqueryAlias", "View"):
         plan = plan.child()
-    relation = jvm_plans(frame.sparkSession).relation(plan)
+    try:
+        relation = jvm_plans(frame.sparkSession).relation(plan)
+    except EngineError as error:
+        text = f"it is not known what the frame reads ({error}); give the path"
+        raise InvalidArgument(text) from None
     if relation is None:
         raise InvalidArgument(
             f"the frame is a {plan.nodeName()}, not just a read of Parquet files; give "
