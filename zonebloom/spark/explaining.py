@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -96,7 +97,7 @@ def _describe_scans(
     scans = []
     for name, text in requests:
         if name != NAME and name not in sources:
-            text = "the keys of the scan are in the session that made it; explain it there"
+            text = "the secrets of the scan are in the session that made it; explain it there"
             notes.append(Note(Reason.DATA_UNREADABLE, text))
             continue
         _, encryption = sources.get(name, (None, None))
@@ -108,13 +109,18 @@ def _describe_scans(
     return Explanation(notes=tuple(notes), scans=tuple(scans))
 
 
+def _is_own(source: str) -> bool:
+    """Return whether a data source has a name that `register_source_for` returns."""
+    return re.fullmatch(f"{NAME}(_[0-9a-f]{{32}})?", source) is not None
+
+
 def _parts_of_plan(spark: Any, plan: Any) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the sources and requests of scans, and the texts of filters, in a logical plan."""
     requests, filters, nodes = [], [], [plan]
     while nodes:
         node = nodes.pop()
         name = node_name(node)
-        if name == "DataSourceV2Relation" and node.table().name().startswith(NAME):
+        if name == "DataSourceV2Relation" and _is_own(node.table().name()):
             options = from_jvm(spark, node.options().asCaseSensitiveMap())
             requests.append((node.table().name(), options[REQUEST]))
         elif name == "SubqueryAlias" and node.alias().startswith(FILTER_MARK):
@@ -125,7 +131,7 @@ def _parts_of_plan(spark: Any, plan: Any) -> tuple[list[tuple[str, str]], list[s
 
 def _requests_in(message: Any) -> Iterator[tuple[str, str]]:
     """Yield the sources and requests of scans in a message of Connect."""
-    if message.DESCRIPTOR.name == "DataSource" and message.format.startswith(NAME):
+    if message.DESCRIPTOR.name == "DataSource" and _is_own(message.format):
         yield message.format, message.options[REQUEST]
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
@@ -147,7 +153,7 @@ def _leaves(plan: Any) -> Iterator[Any]:
         children = [plan.plan()]
     else:
         children = scala_items(plan.children())
-    is_request = name == "BatchScanExec" and plan.table().name().startswith(NAME)
+    is_request = name == "BatchScanExec" and _is_own(plan.table().name())
     if not children and not name.startswith("Reused") and not is_request:
         yield plan
     for child in (*children, *scala_items(plan.subqueries())):
