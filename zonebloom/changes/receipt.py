@@ -87,8 +87,9 @@ class Verification:
     Attributes
     ----------
     is_proven : bool
-        Whether the new files hold as many rows as they should, and rows with the keys of the batch,
-        and its values, but no others with a key.
+        Whether the new files hold as many rows as they should. After an erasure none has a key;
+        after an upsert those with a key are the updated and inserted ones, with the values of the
+        batch.
     num_rows : int
         The rows of the new files, all of which were tested.
     num_rows_with_keys : int

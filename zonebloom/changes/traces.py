@@ -1,4 +1,4 @@
-"""Find what still holds erased keys: older versions of a table, files without an owner, filters."""
+"""Find and purge what still holds erased keys: older versions, files without an owner, filters."""
 
 from __future__ import annotations
 

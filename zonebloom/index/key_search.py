@@ -5,6 +5,7 @@
     BLOOMFILTER: a test of each zone   how many zones may hold none of them
 
 `find_keys` looks up any number of keys. `ReadCost` says what reading costs in comparison.
+`search_many` pairs each key with the zones that may hold it.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _position(outer, number):
     return -1
 
 
-# This is not linked, because LLVM would then compile it for each caller, which takes seconds.
+# This is not linked, because LLVM would then inline its long code in each caller.
 @kernel(int64(readonly(uint8), int64, int64, int64[::1], int64[::1], int64[::1]))
 def _page_header(data, offset, stop, out, last, outer):
     """Read the known fields of a page header into ``out``. Return its end, or -1."""

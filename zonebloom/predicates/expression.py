@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,9 +34,6 @@ from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.literal import floats_to_find, integers_in_range
 from zonebloom.values.normal_types import comparable_type, decoded_type, without_views
 from zonebloom.values.types import family, is_comparable, is_flat, time_zone_mismatch_message
-
-if TYPE_CHECKING:
-    import pyarrow.compute as pc
 
 ORDER_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 

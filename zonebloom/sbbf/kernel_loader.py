@@ -1,8 +1,8 @@
 """Load the compiled kernels of lookups in a background thread.
 
 Importing Numba and loading the kernels from its cache takes about half a second. The first process
-after an installation compiles them, which takes much longer; whoever waits for them lets a second
-process compile, too. Until the kernels are loaded, lookups
+after an installation compiles them, which takes much longer; if somebody waits for them, a second
+process compiles, too. Until the kernels are loaded, lookups
 use NumPy and PyArrow. A piece of work that takes them longer than the kernels need to load imports
 its kernels at once. An import waits if the thread is importing the same module.
 """
@@ -206,7 +206,10 @@ class KernelLoader:
 
 @contextlib.contextmanager
 def _second_compiler(modules: Sequence[str]) -> Iterator[None]:
-    """Let a second process compile modules, the last ones first, until the body ends."""
+    """Let a second process compile modules, the last ones first, until the body ends.
+
+    The body loads all of them, so nothing that the process still compiles then is missed.
+    """
     import subprocess
     from multiprocessing import spawn
 

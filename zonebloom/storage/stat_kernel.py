@@ -26,7 +26,7 @@ _MAX_PATH_BYTES = 4096
 @linked
 def _copy(text, start, path, begin, stop):
     """Copy the characters from ``begin`` to ``stop`` of the path that begins at ``start``."""
-    # Numba compiles the assignment of a slice for seconds, with the texts of its errors.
+    # The assignment of a slice takes seconds to compile, because Numba compiles its errors, too.
     for k in range(begin, stop):
         path[k] = text[start + k]
 

@@ -10,6 +10,8 @@ only here.
     2.0**53 in an int64 column        maybe: it is compared as floating point
     NaN                               maybe: engines disagree on whether it equals itself
     0.0, -0.0 in a float column       both zeros, which are stored as different bytes
+
+`probe` and its relatives return the hashes under which filters hold literals.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from zonebloom.values.columns import find_column
 
 ColumnPath = tuple[str, ...]
 
-# The widest of the integers that Spark shows as one type, or widens to it, comes first.
+# Of the integer types that Spark shows as one type, or widens to it, the widest comes first.
 _LEAF_TYPES = (
     *(pa.int64(), pa.uint32(), pa.int32(), pa.uint16(), pa.int16(), pa.uint8(), pa.int8()),
     *(pa.uint64(), pa.bool_(), pa.float32(), pa.float16(), pa.float64()),
