@@ -115,8 +115,6 @@ class Iceberg:
 
 @pytest.fixture(params=[Folder, Delta, Iceberg])
 def table(request, tmp_path):
-    package = {Delta: "deltalake", Iceberg: "pyiceberg"}.get(request.param, "pyarrow")
-    pytest.importorskip(package)
     new_table = request.param(tmp_path)
     ds = zb.dataset(new_table.load())
     ds.create_scalar_index(["changed", "kept"], number_of_items=50, spark=False)

@@ -16,8 +16,6 @@ from support.helpers import PACKAGE, ROOT
 
 from zonebloom.base.version import __version__
 
-pytest.importorskip("hatchling")
-
 SUFFIXES = (".py", ".java", ".typed", ".jinja2", ".css")
 
 

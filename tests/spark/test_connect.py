@@ -126,7 +126,6 @@ def check_joins_are_those_of_spark(spark, folder):
 
 
 def check_an_encrypted_index(spark, folder):
-    pytest.importorskip("cryptography")
     lake = folder / "lake"
     write_lake(lake)
     key = b"known to whom it is told " * 2

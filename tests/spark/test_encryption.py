@@ -26,8 +26,6 @@ from zonebloom.spark.pruning.explanation import Reason
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.tagging import locate
 
-pytest.importorskip("cryptography")
-
 KEY = b"\0never seen \xff elsewhere, 32 bytes"[:32]
 KEYS = zb.Encryption("a", {"a": KEY})
 FILES, ROWS = 3, 100

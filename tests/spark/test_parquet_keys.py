@@ -11,8 +11,6 @@ from pyarrow.parquet import encryption
 
 import zonebloom as zb
 
-pytest.importorskip("cryptography")
-
 ROWS, PAGE = 8_000, 500
 NAME = "zonebloom.tests.PlainKms"
 # A KMS client that wraps keys without a master key, like `kms` unwraps them.
