@@ -170,7 +170,7 @@ def test_a_name_is_taken_while_its_index_is_built(lake, tmp_path):
     one, other = LocalManager(tmp_path / "system"), LocalManager(tmp_path / "system")
 
     def meanwhile():
-        with pytest.raises(IndexExists, match="interrupted, refresh it"):
+        with pytest.raises(IndexExists, match="if its build was interrupted"):
             other.create_index(lake, IDS)
 
     one.create_index(lake, IDS, progress=once(meanwhile))
