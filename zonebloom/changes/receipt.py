@@ -159,20 +159,25 @@ class Traces(DisplayedSections):
         return f"Nothing that the receipt names is left. {_NOT_SEARCHED}"
 
     def _sections(self) -> list[str | TextTable]:
-        sections: list[str | TextTable] = [self.verdict]
-        if self.found:
-            cells = [[t.kind, t.path, ", ".join(t.versions), t.reason] for t in self.found]
-            sections.append((_TRACE_HEADERS, cells))
-            if not self.is_searched:
-                sections.append(_NOT_SEARCHED)
-        if self.not_searched:
-            sections.append(
-                "Only rows of data files were compared with "
-                f"{', '.join(self.not_searched)}: in other files, so few bytes occur by chance."
-            )
-        if self.calls:
-            sections.append("\n".join([_CALLS_TITLE, *self.calls]))
-        return sections
+        return trace_sections(self)
+
+
+def trace_sections(traces: Traces) -> list[str | TextTable]:
+    """Return traces as lines and tables, from top to bottom."""
+    sections: list[str | TextTable] = [traces.verdict]
+    if traces.found:
+        cells = [[t.kind, t.path, ", ".join(t.versions), t.reason] for t in traces.found]
+        sections.append((_TRACE_HEADERS, cells))
+        if not traces.is_searched:
+            sections.append(_NOT_SEARCHED)
+    if traces.not_searched:
+        sections.append(
+            "Only rows of data files were compared with "
+            f"{', '.join(traces.not_searched)}: in other files, so few bytes occur by chance."
+        )
+    if traces.calls:
+        sections.append("\n".join([_CALLS_TITLE, *traces.calls]))
+    return sections
 
 
 @dataclass(frozen=True, repr=False)
@@ -332,7 +337,7 @@ class Receipt(DisplayedSections):
         state = "" if self.is_committed else " (nothing was changed)"
         figures = table_text(["", ""], self._figures()).splitlines()[1:]
         lines = [f"{what} in {self.location}{state}", *figures, self._proof()]
-        traces = [] if self.traces is None else self.traces._sections()  # noqa: SLF001
+        traces = [] if self.traces is None else trace_sections(self.traces)
         return ["\n  ".join(lines), *traces]
 
     def _figures(self) -> list[list[object]]:

@@ -229,10 +229,13 @@ def traces_text(
 
     ``paths`` are those of the receipt and of the table, if the user gave them.
     """
-    found = tuple(replace(trace, path=key_below(trace.path, root)) for trace in traces.found)
+    # Most commands show no receipts.
+    from zonebloom.changes.receipt import trace_sections
+
+    shown_traces = tuple(replace(t, path=key_below(t.path, root)) for t in traces.found)
     lines = [
         part if isinstance(part, str) else fitted_table(*part, width)
-        for part in replace(traces, found=found, calls=())._sections()  # noqa: SLF001
+        for part in trace_sections(replace(traces, found=shown_traces, calls=()))
     ]
     if traces.calls:
         keys = [f"--key {shlex.quote(f'{column}=VALUE')}" for column in receipt.columns]
