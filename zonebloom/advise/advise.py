@@ -72,7 +72,7 @@ _RANGE_FAMILIES = ("date", "timestamp", "instant", "time", "duration", "float")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an index may hold: the values of a column, or other keys of its rows."""
+    """The values of a column, or other keys of its rows, which an index may hold."""
 
     column: Column
     rule: KeyRule = VALUES

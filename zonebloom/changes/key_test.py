@@ -151,11 +151,11 @@ def row_test(opened: OpenedDataset, columns: Sequence[str], keys: Any, filter: A
         assert row_filter is not None
         return FilterTest(str(filter), row_filter, opened.source.schema)
     key_columns = list(map(opened.key_column, columns))
-    given = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
-    for column, values in zip(key_columns, given, strict=True):
+    key_arrays = [keys] if len(columns) == 1 else select_key_columns(keys, list(columns))
+    for column, values in zip(key_columns, key_arrays, strict=True):
         array = normalized_values(checked_keys(values, column.name, column.type))
         require_no_nulls(array, column.name, f'or give erase(filter="{column.name} IS NULL")')
-    stored = convert_keys(key_columns, given)[0]
+    stored = convert_keys(key_columns, key_arrays)[0]
     return KeyTest(tuple(column.path for column in key_columns), tuple(stored))
 
 
