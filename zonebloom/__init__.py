@@ -98,6 +98,11 @@ def warmup() -> None:
 
     >>> zb.warmup()
     """
+    import gc
+
     from zonebloom.sbbf.kernel_loader import KERNELS
 
     KERNELS.load()
+    # The kernels are so many objects that Python would soon collect all garbage, which takes 0.2 s.
+    # Let that not happen in a lookup.
+    gc.collect()
