@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, int64, uint64, void
 
-from zonebloom.index.hash.file import HEAD_WORDS
+from zonebloom.index.hash.file import HEAD_WORDS, OVERFLOW
 from zonebloom.sbbf.addresses import address_of, count_ones, trailing_zeros
 from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.sbbf.xxh64 import hash_memory
@@ -357,3 +357,41 @@ def decode_block(words, shape, block, out_hashes, out_zones):
             num_marks += zone == mark
             count += 1
     return count if count == num_entries and num_marks == num_postings else np.int64(-1)
+
+
+@kernel(
+    int64(
+        readonly(uint64),
+        int64,
+        readonly(int64),
+        int64,
+        readonly(int64),
+        boolean[::1],
+        uint64[::1],
+    )
+)
+def pack_slots(words, slot_words, shape, first_slot, packing, is_left, out):
+    """Decode the blocks of slots that follow one another. Return the number of their pairs.
+
+    A pair becomes one number: so many first bits of the hash as ``packing[0]`` says, and in the
+    ``packing[1]`` bits after them the zone, plus ``packing[2]``. Slots that ``is_left`` marks are
+    left out. It is set for a block that lies in the heap, has postings, or contradicts itself.
+    """
+    hash_shift, zone_bits = _U64 - np.uint64(packing[0]), np.uint64(packing[1])
+    hashes, zones = np.empty(slot_words * 64, np.uint64), np.empty(slot_words * 64, np.int64)
+    total = 0
+    for i in range(is_left.shape[0]):
+        block = words[i * slot_words : (i + 1) * slot_words]
+        # A block with postings has their number in the upper half. `OVERFLOW` fits in the lower.
+        is_left[i] |= block[1] >= OVERFLOW
+        if is_left[i]:
+            continue
+        count = decode_block(block, shape, first_slot + i, hashes, zones)
+        if count < 0 or count > out.shape[0] - total:
+            is_left[i] = True
+            continue
+        for k in range(count):
+            prefix = hashes[k] >> hash_shift << zone_bits
+            out[total + k] = prefix | np.uint64(zones[k] + packing[2])
+        total += count
+    return total

@@ -480,6 +480,30 @@ class HashTable(HashedTable):
             expanded += [posting, part[1:]]
         return np.repeat(hashes[:count], counts), np.concatenate(expanded)
 
+    def packed_pairs(
+        self, slots: range, hash_bits: int, zone_bits: int, first_zone: int
+    ) -> np.ndarray:
+        """Return all pairs of some blocks as numbers, uint64.
+
+        A number has the first bits of the hash, and after them the zone, counted from
+        ``first_zone``. Raise `CorruptIndex` if a block is damaged.
+        """
+        words, is_left = self._read_slots(np.arange(slots.start, slots.stop))
+        slot_words = self.head.slot_bytes // 8
+        # An entry takes one more bit for its bucket.
+        capacity = words.size * _HASH_BITS // (self.shape.entry_bits + 1)
+        packed = np.empty(capacity, dtype=np.uint64)
+        packing = np.array([hash_bits, zone_bits, first_zone])
+        count = self._kernels.pack_slots(
+            words, slot_words, self._shape, slots.start, packing, is_left, packed
+        )
+        parts = [packed[:count]]
+        for slot in (np.flatnonzero(is_left) + slots.start).tolist():
+            hashes, zones = self.decode(slot)
+            prefixes = hashes >> np.uint64(_HASH_BITS - hash_bits) << np.uint64(zone_bits)
+            parts.append(prefixes | (zones + first_zone).astype(np.uint64))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
     def verify(self) -> None:
         checksum = xxhash.xxh3_64()
         end = self.head.null_offset + self.head.null_bytes

@@ -6,9 +6,9 @@ If the buffer is full before all rows are there, it becomes a segment that only 
 
 rows -> PairBuffer -> temporary segments -> merge -> file of the segment
 
-A merge goes in the order of the hashes. It reads the tables twice: to measure their pairs, and to
-encode them. If the heap of the file does not fit in memory, it reads them once more. So it holds
-only the pairs of a few parts in memory.
+A merge goes in the order of the hashes. If the pairs do not fit in memory, it reads the tables twice:
+to measure their pairs, and to encode them; and once more if the heap of the file does not fit in
+memory. Then it holds only the pairs of a few parts in memory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PAIR_BITS = 64
 _MAX_HEAP_IN_MEMORY = 256 << 20
 _MIN_PAIRS_PER_WRITER = 1 << 20
 _NO_ZONES = np.empty(0, dtype=np.int64)
-_PAIRS_PER_PART = 1 << 16
+_PAIRS_PER_PART = 1 << 18
 
 
 def map_in_threads(work: Callable, items: Iterable) -> Iterator:
@@ -331,17 +331,28 @@ def _measured_pairs(
         _PartReader(table, bits, part_bits, first)
         for table, first in zip(tables, first_zones, strict=True)
     ]
+
+    def read(number: int) -> np.ndarray:
+        return sort_packed(np.concatenate([reader.part(number) for reader in readers]))
+
+    if max_pairs <= MAX_BUFFERED_PAIRS:
+        held: dict[int, np.ndarray] = {}
+
+        def hold(number: int) -> np.ndarray:
+            return held.setdefault(number, read(number))
+
+        return SortedPairs.measured(bits, part_bits, max_pairs, hold, held.__getitem__)
     digests: dict[int, int] = {}
 
-    def part(number: int) -> np.ndarray:
-        pairs = sort_packed(np.concatenate([reader.part(number) for reader in readers]))
+    def read_again(number: int) -> np.ndarray:
+        pairs = read(number)
         digest = xxhash.xxh3_64_intdigest(pairs.data)
         # The kernels that encode pairs write as much as was measured.
         if digests.setdefault(number, digest) != digest:
             raise CorruptIndex(f"{tables[0].path}, or a file beside it, changed during a merge")
         return pairs
 
-    return SortedPairs.measured(bits, part_bits, max_pairs, part, part)
+    return SortedPairs.measured(bits, part_bits, max_pairs, read_again, read_again)
 
 
 class _PartReader:
@@ -363,20 +374,16 @@ class _PartReader:
         """Return the pairs of a part as numbers. They may not be sorted."""
         spare_bits = self._table.shape.block_bits - self._part_bits
         if spare_bits >= 0:
-            slots = range(number << spare_bits, (number + 1) << spare_bits)
-            return np.concatenate([self._decode(slot) for slot in slots])
+            return self._pairs_of(range(number << spare_bits, (number + 1) << spare_bits))
         slot = number >> -spare_bits
         last, pairs = self._last
         if slot != last:
-            pairs = self._decode(slot)
+            pairs = self._pairs_of(range(slot, slot + 1))
             self._last = slot, pairs
         return pairs[pairs >> np.uint64(sum(self._bits) - self._part_bits) == np.uint64(number)]
 
-    def _decode(self, slot: int) -> np.ndarray:
-        hashes, zones = self._table.decode(slot)
-        hash_bits, zone_bits = self._bits
-        prefixes = hashes >> np.uint64(64 - hash_bits) << np.uint64(zone_bits)
-        return prefixes | (zones + self._first_zone).astype(np.uint64)
+    def _pairs_of(self, slots: range) -> np.ndarray:
+        return self._table.packed_pairs(slots, *self._bits, self._first_zone)
 
 
 class HashSegmentWriter:
