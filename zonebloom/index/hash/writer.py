@@ -6,9 +6,9 @@ If the buffer is full before all rows are there, it becomes a segment that only 
 
 rows -> PairBuffer -> temporary segments -> merge -> file of the segment
 
-A merge goes in the order of the hashes. If the pairs do not fit in memory, it reads the tables twice:
-to measure their pairs, and to encode them; and once more if the heap of the file does not fit in
-memory. Then it holds only the pairs of a few parts in memory.
+A merge goes in the order of the hashes. If the pairs do not fit in memory, it holds only those of a
+few parts: it reads the tables twice, to measure their pairs and to encode them, and once more if
+the heap of the file does not fit in memory either.
 """
 
 from __future__ import annotations
