@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from zonebloom.base.threads import map_in_order, thread_pool
 from zonebloom.changes.receipt import Trace
 from zonebloom.changes.tables import (
     ChangeableTable,
@@ -250,8 +249,7 @@ class DeltaChanges(ChangeableTable):
 
         log = f"{self._log_folder}/"
         commits = sorted(path for path in stored if _COMMIT.fullmatch(path.removeprefix(log)))
-        with thread_pool(store.num_threads) as pool:
-            return [*chain(*map_in_order(pool, read_or_note, commits, 2 * store.num_threads))]
+        return [*chain(*store.map_small(read_or_note, commits))]
 
     def retained_files(self, history: list[_LoggedAction]) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, as far as the log says."""

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.base import arguments
 from zonebloom.base.text import count_text
-from zonebloom.base.threads import map_in_order, thread_pool
+from zonebloom.base.threads import thread_pool
 from zonebloom.building.builder import Builder
+from zonebloom.catalog.fragment_table import fragment_table
 from zonebloom.catalog.model import SEGMENTS, Version
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.changes.key_test import RowTest, row_test
@@ -293,7 +295,8 @@ def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
     """Return the segments of the index that were built over files that held a key."""
     catalog = opened.catalog
     # The keys of files are whole paths, or begin at the root.
-    keys = {key for path in paths for key in (path, path.removeprefix(f"{opened.source.root}/"))}
+    forms = {key for path in paths for key in (path, path.removeprefix(f"{opened.source.root}/"))}
+    keys = pa.array(sorted(forms), pa.string())
     segments: dict[str, set[int]] = {}
     ids: set[int] = set()
     unreadable: list[Trace] = []
@@ -307,13 +310,13 @@ def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
             return Version()
 
     folder = posixpath.join(catalog.folder, SEGMENTS)
-    num_threads = catalog.store.num_threads
-    with thread_pool(num_threads) as pool:
+    with thread_pool(2) as pool:
         looked = pool.submit(opened.look)
         listed = pool.submit(catalog.store.list_index_folder, folder)
-        for version in map_in_order(pool, read, catalog.numbers(), num_threads):
-            fragments = version.fragments
-            ids |= {fragment.fragment_id for key, fragment in fragments.items() if key in keys}
+        for version in catalog.store.map_small(read, catalog.numbers()):
+            fragments = fragment_table(version.fragments).table
+            held_keys = pc.is_in(fragments["key"], value_set=keys)
+            ids.update(fragments["fragment_id"].filter(held_keys).to_pylist())
             for page_map in version.page_maps:
                 # It says where pages lie, and holds no keys.
                 segments.setdefault(page_map.segment, set())

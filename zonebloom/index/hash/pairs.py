@@ -1,13 +1,12 @@
 """Hold pairs of a hash and a zone in memory during a build, and sort them.
 
 rows -> PairBuffer.add     partitioned by the leading bits of the hash, in chunks
-     -> PairBuffer.sort    each partition sorted and without duplicates, in the same memory
+     -> PairBuffer.sort    a part of some partitions, sorted, without duplicates, in the same memory
      -> PairBuffer.sorted_part
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ _MORE_HASH_BITS = 32
 # A buffer keeps this many leading bits of each hash.
 MAX_BUFFERED_HASH_BITS = PARTITION_BITS + _MORE_HASH_BITS
 _SAMPLED_PAIRS = 1 << 18
-_MIN_SAMPLED_PARTITIONS = 4
+_MIN_SAMPLED_PARTS = 4
 
 
 class PairBits(NamedTuple):
@@ -61,7 +60,7 @@ class PairBuffer:
         # The pairs of each chunk, and where its partitions begin.
         self._chunks: list[tuple[np.ndarray, np.ndarray]] = []
         self._num_pairs = 0
-        # How many pairs each partition has after it was sorted.
+        # How many pairs each part has after it was sorted.
         self._num_sorted = [0] * NUM_PARTITIONS
 
     def add(self, hashes: Hashes, first_row: int, first_zone: int) -> None:
@@ -118,45 +117,73 @@ class PairBuffer:
         """Return the number of pairs, among them duplicates and waiting rows."""
         return self._num_pairs + self._num_waiting
 
-    def sort(self, number: int, bits: PairBits) -> np.ndarray:
-        """Sort a partition once. Return its distinct pairs as numbers: uint64.
+    def sort(self, number: int, part_bits: int, bits: PairBits) -> np.ndarray:
+        """Sort a part once. Return its distinct pairs as numbers: uint64.
 
-        All rows must be partitioned before. Threads may sort different partitions.
+        There are ``1 << part_bits`` parts, which consist of whole partitions. All rows must be
+        partitioned before. Threads may sort different parts.
         """
-        slices = self._slices(number)
-        pairs = _sort_distinct(slices, bits, number)
+        part = self._part(number, part_bits)
+        pairs = part.distinct(bits)
         self._num_sorted[number] = pairs.size
         start = 0
-        for part in slices:
-            moved = pairs[start : start + part.size]
-            part[: moved.size] = moved
-            start += part.size
+        for array in part.arrays:
+            moved = pairs[start : start + array.size]
+            array[: moved.size] = moved
+            start += array.size
         return pairs
 
-    def sorted_part(self, number: int) -> np.ndarray:
-        """Return what `sort` returned for a partition."""
-        return np.concatenate([_NO_PAIRS, *self._slices(number)])[: self._num_sorted[number]]
+    def sorted_part(self, number: int, part_bits: int) -> np.ndarray:
+        """Return what `sort` returned for a part."""
+        arrays = self._part(number, part_bits).arrays
+        return np.concatenate([_NO_PAIRS, *arrays])[: self._num_sorted[number]]
 
-    def _slices(self, number: int) -> list[np.ndarray]:
-        return [
-            pairs[slice(*offsets[number : number + 2].tolist())] for pairs, offsets in self._chunks
-        ]
+    def _part(self, number: int, part_bits: int) -> _Part:
+        spare_bits = PARTITION_BITS - part_bits
+        first, stop = number << spare_bits, (number + 1) << spare_bits
+        return _Part(
+            first,
+            [pairs[offsets[first] : offsets[stop]] for pairs, offsets in self._chunks],
+            [offsets[first : stop + 1] - offsets[first] for _, offsets in self._chunks],
+        )
 
-    def estimate_distinct(self) -> int:
-        """Estimate the number of distinct pairs from those of some partitions.
+    def estimate_distinct(self, part_bits: int) -> int:
+        """Estimate the number of distinct pairs from those of some parts.
 
-        Distinct hashes are spread evenly over the partitions, but rows are not: a frequent key has
-        all its rows in one partition.
+        Distinct hashes are spread evenly over the parts, but rows are not: a frequent key has all
+        its rows in one of them.
         """
         num_pairs = num_distinct = 0
-        for number in range(NUM_PARTITIONS):
-            slices = self._slices(number)
-            num_pairs += sum(part.size for part in slices)
-            num_distinct += _sort_distinct(slices, _SAMPLE_BITS, number).size
-            num_partitions = number + 1
-            if num_pairs >= _SAMPLED_PAIRS and num_partitions >= _MIN_SAMPLED_PARTITIONS:
-                return min(self._num_pairs, num_distinct * NUM_PARTITIONS // num_partitions)
+        num_parts = 1 << part_bits
+        for number in range(num_parts):
+            part = self._part(number, part_bits)
+            num_pairs += sum(array.size for array in part.arrays)
+            num_distinct += part.distinct(_SAMPLE_BITS).size
+            num_sampled = number + 1
+            if num_pairs >= _SAMPLED_PAIRS and num_sampled >= _MIN_SAMPLED_PARTS:
+                return min(self._num_pairs, num_distinct * num_parts // num_sampled)
         return num_distinct
+
+
+class _Part(NamedTuple):
+    """Some partitions: the first one, and their pairs in each chunk, with the offsets of each."""
+
+    first_partition: int
+    arrays: list[np.ndarray]
+    offsets: list[np.ndarray]
+
+    def distinct(self, bits: PairBits) -> np.ndarray:
+        """Return the distinct pairs as numbers, sorted."""
+        from zonebloom.index.hash import sort_kernels
+
+        if not self.arrays:
+            return _NO_PAIRS
+        addresses = np.array([array.ctypes.data for array in self.arrays], dtype=np.uint64)
+        pairs = np.empty(sum(array.size for array in self.arrays), dtype=np.uint64)
+        sort_kernels.pack_pairs(
+            addresses, np.array(self.offsets), self.first_partition, PARTITION_BITS, *bits, pairs
+        )
+        return sort_packed(pairs)
 
 
 def _drop_repeated(pairs: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -165,16 +192,6 @@ def _drop_repeated(pairs: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, 
     mean_size = pairs.size // NUM_PARTITIONS
     parts = [np.unique(part) if part.size > _MAX_SKEW * mean_size else part for part in parts]
     return np.concatenate(parts), np.cumsum([0, *(part.size for part in parts)])
-
-
-def _sort_distinct(arrays: Sequence[np.ndarray], bits: PairBits, partition: int) -> np.ndarray:
-    from zonebloom.index.hash import sort_kernels
-
-    sizes = np.array([array.size for array in arrays], dtype=np.int64)
-    addresses = np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
-    pairs = np.empty(sizes.sum(), dtype=np.uint64)
-    sort_kernels.pack_pairs(addresses, sizes, partition, PARTITION_BITS, *bits, pairs)
-    return sort_packed(pairs)
 
 
 def sort_packed(pairs: np.ndarray) -> np.ndarray:

@@ -104,9 +104,9 @@ def scatter_pairs(
             num_left = items
 
 
-@kernel(void(readonly(uint64), readonly(int64), int64, int64, int64, int64, uint64[::1]))
-def pack_pairs(addresses, sizes, partition, partition_bits, hash_bits, zone_bits, out):
-    """Pack the pairs of one partition so that they can be sorted as numbers.
+@kernel(void(readonly(uint64), readonly(int64, 2), int64, int64, int64, int64, uint64[::1]))
+def pack_pairs(addresses, offsets, first_partition, partition_bits, hash_bits, zone_bits, out):
+    """Pack the pairs of consecutive partitions so that they can be sorted as numbers.
 
     A packed pair is the first ``hash_bits`` bits of the hash, then ``zone_bits`` bits of the zone.
 
@@ -114,25 +114,26 @@ def pack_pairs(addresses, sizes, partition, partition_bits, hash_bits, zone_bits
     ----------
     addresses : uint64 array, shape (arrays,)
         Where arrays of unsorted pairs are in memory.
-    sizes : int64 array, shape (arrays,)
-        How many pairs each array has.
-    partition, partition_bits : int
-        The leading bits of all hashes.
+    offsets : int64 array, shape (arrays, partitions + 1)
+        Where the partitions begin in each array, and where the last one ends.
+    first_partition, partition_bits : int
+        The leading bits of the hashes in the first partition, and how many they are.
     hash_bits, zone_bits : int
         At most 64 together.
     out : uint64 array, shape (pairs,)
     """
     hash_shift = np.uint64(partition_bits + 32 - hash_bits)
     zone_shift = np.uint64(zone_bits)
-    prefix = np.uint64(partition) << _U32
     place = np.int64(0)
     for number in range(addresses.shape[0]):
         address = addresses[number]
-        for i in range(sizes[number]):
-            pair = load_64(address + np.uint64(8 * i))
-            kept_hash = (prefix | (pair >> _U32)) >> hash_shift
-            out[place] = (kept_hash << zone_shift) | (pair & _ZONE_MASK)
-            place += 1
+        for partition in range(offsets.shape[1] - 1):
+            prefix = np.uint64(first_partition + partition) << _U32
+            for i in range(offsets[number, partition], offsets[number, partition + 1]):
+                pair = load_64(address + np.uint64(8 * i))
+                kept_hash = (prefix | (pair >> _U32)) >> hash_shift
+                out[place] = (kept_hash << zone_shift) | (pair & _ZONE_MASK)
+                place += 1
 
 
 @kernel(int64(uint64[::1]))

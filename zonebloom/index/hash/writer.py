@@ -325,7 +325,7 @@ def _measured_pairs(
         *(table.shape.hash_bits for table in tables),
     )
     # At least one kept bit has to follow those that choose the part.
-    part_bits = min(hash_bits - 1, 1 + (max_pairs // _PAIRS_PER_PART).bit_length())
+    part_bits = min(hash_bits - 1, _part_bits_for(max_pairs))
     bits = PairBits(hash_bits, zone_bits)
     readers = [
         _PartReader(table, bits, part_bits, first)
@@ -353,6 +353,10 @@ def _measured_pairs(
         return pairs
 
     return SortedPairs.measured(bits, part_bits, max_pairs, read_again, read_again)
+
+
+def _part_bits_for(num_pairs: int) -> int:
+    return 1 + (num_pairs // _PAIRS_PER_PART).bit_length()
 
 
 class _PartReader:
@@ -501,7 +505,8 @@ class HashSegmentWriter:
         """
         buffer, self._buffer = self._buffer, PairBuffer(self._parameters.number_of_items)
         buffer.finish()
-        estimated_pairs = buffer.estimate_distinct()
+        part_bits = min(PARTITION_BITS, _part_bits_for(len(buffer)))
+        estimated_pairs = buffer.estimate_distinct(part_bits)
         zone_bits = zone_bits_for(num_zones)
         hash_bits = min(MAX_BUFFERED_HASH_BITS, PAIR_BITS - zone_bits)
         if probability is not None:
@@ -509,10 +514,10 @@ class HashSegmentWriter:
         bits = PairBits(hash_bits, zone_bits)
         return SortedPairs.measured(
             bits,
-            PARTITION_BITS,
+            part_bits,
             estimated_pairs,
-            lambda number: buffer.sort(number, bits),
-            buffer.sorted_part,
+            lambda number: buffer.sort(number, part_bits, bits),
+            lambda number: buffer.sorted_part(number, part_bits),
         )
 
     def _zone_runs(self, runs: list[tuple[int, int, int, int]]) -> ZoneRuns:
