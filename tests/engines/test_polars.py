@@ -241,7 +241,7 @@ shapes = st.sampled_from(
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
-@settings(max_examples=cases(500))
+@settings(max_examples=cases(500, 60))
 @given(expressions, shapes, st.sampled_from(["in-memory", "streaming"]))
 def test_random_filters_return_the_rows_of_polars(lake, expression, shape, engine):
     text = str(expression)

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
+from support.helpers import cases
 from support.seams import set_constant
 
 import zonebloom as zb
@@ -128,7 +129,7 @@ def a_table(rng: random.Random, first_number: int) -> pa.Table:
     return pa.table([*columns, numbers], names=[*COLUMNS.names, "n"])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60, 20))
 @given(seed=st.integers(0, 2**32))
 def test_many_keys_are_found_in_every_row_that_holds_them(tmp_path_factory, seed):
     folder, rng = tmp_path_factory.mktemp("many") / "t", random.Random(seed)
@@ -229,7 +230,7 @@ def scans(ds: zb.Dataset, folder: Path) -> tuple[pl.LazyFrame, pl.LazyFrame]:
     return lazy_frame(ds), pl.scan_parquet(str(folder / "*.parquet"), glob=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=cases(40, 12))
 @given(seed=st.integers(0, 2**32))
 def test_polars_lists_of_keys_return_the_rows_of_polars(tmp_path_factory, seed):
     rng, folder = random.Random(seed), tmp_path_factory.mktemp("polars")

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helpers import cases
 
 import zonebloom as zb
 from zonebloom import errors
@@ -220,7 +221,7 @@ def numbers_of(table: pa.Table) -> list[int]:
     return sorted(table["row"].to_pylist())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(cases(4, 2)))
 def test_sql_gives_the_rows_of_duckdb(folder, plain, indexed, seed):
     rng = random.Random(seed)
     connection = duckdb.connect()
@@ -256,7 +257,7 @@ def arrow_term(rng: random.Random) -> pc.Expression:
     return rng.choice(terms)()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(cases(4, 2)))
 def test_expressions_give_the_rows_of_pyarrow(folder, indexed, seed):
     rng = random.Random(seed)
     peer = pads.dataset(folder)
@@ -288,7 +289,7 @@ def polars_term(rng: random.Random) -> pl.Expr:
     return rng.choice(terms)()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(cases(4, 2)))
 def test_expressions_give_the_rows_of_polars(folder, indexed, seed):
     rng = random.Random(seed)
     peer = pl.read_parquet(f"{folder}/*.parquet")
