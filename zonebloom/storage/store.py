@@ -322,7 +322,9 @@ class Store:
 
     # Reads and writes
 
-    def map_small(self, read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map_small_reads(
+        self, read: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterator[Result]:
         """Yield what ``read`` returns for items, in their order, if most of its time is Python's.
 
         Reads that wait for a server are sent together. Others run one after another: threads would
