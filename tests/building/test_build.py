@@ -28,6 +28,7 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog, read_file
 from zonebloom.index.kinds import index_kind
 from zonebloom.index.zone_bloom.rows import RowTable
+from zonebloom.sources import text_columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import FileIdentity, content_digest
@@ -124,7 +125,7 @@ def test_strings_that_kernels_hash_give_the_bytes_that_arrays_give(
     whole = files_of("whole")
     set_limit(monkeypatch, "bytes of a file that a build reads at once", 0)
     assert files_of("kernels") == whole
-    replace_function(monkeypatch, train.TextColumn, "open", lambda *arguments: None)
+    replace_function(monkeypatch, text_columns.TextColumn, "open", lambda *arguments: None)
     assert files_of("arrays") == whole
 
 

@@ -45,10 +45,9 @@ def dataset(tmp_path):
 
 @pytest.fixture
 def older(tmp_path) -> Path:
-    """Write a copy of the package with another version number."""
+    """Write a copy of the package, with its compiled kernels, and with another version number."""
     copy = tmp_path / "older"
-    without = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom", ignore=without)
+    shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom")
     version = copy / "zonebloom" / "base" / "version.py"
     text = version.read_text().replace(f'__version__ = "{zb.__version__}"', '__version__ = "0.0.9"')
     version.write_text(text)

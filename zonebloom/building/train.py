@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -36,6 +36,7 @@ from zonebloom.parquet.file_layout import FileSchema, ReadRanges
 from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import PageMapBuilder
 from zonebloom.sbbf.hashing import Hashes
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.sources.column_batches import (
     Column,
     ColumnsReader,
@@ -44,7 +45,6 @@ from zonebloom.sources.column_batches import (
     columns_reader,
 )
 from zonebloom.sources.source import Source
-from zonebloom.sources.text_columns import TextColumn
 from zonebloom.storage.files import (
     WHOLE_BYTES,
     ReadCounter,
@@ -54,6 +54,10 @@ from zonebloom.storage.files import (
     is_at_rest,
 )
 from zonebloom.storage.random_access import FragmentFile
+from zonebloom.values.types import hash_domain
+
+if TYPE_CHECKING:
+    from zonebloom.sources.text_columns import TextColumn
 
 ReportRows = Callable[[int], None]
 
@@ -63,6 +67,8 @@ _MAX_BYTES_AHEAD = 32 << 20
 # A thread reads small files of about this many bytes at a time.
 _SMALL_FILES_BYTES = 1 << 20
 _WHOLE_OBJECT_BYTES = 4 << 20
+# To read so many bytes of a file takes as long as one block check, the unit of work of `KERNELS`.
+_BYTES_PER_CHECK = 512
 _BUILD_ADVICE = "repair or remove the file, then build again"
 # Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.
 _TASK_BYTES = 64 << 20
@@ -177,7 +183,8 @@ def train_task(
         files = _train_fragments(task, outputs, footers, threads, progress)
         large_digests = _digests_of_large_files(task)
         _require_unchanged(task, early_digests, large_digests)
-        segments = tuple(output.close() for output in outputs)
+        store = task.catalog.store
+        segments = tuple(store.map_requests(_Output.close, outputs))
         # No error occurred, so keep the files.
         stack.pop_all()
     parts = tuple(output.write_global_filter_part() for output in outputs)
@@ -377,6 +384,7 @@ def _items_to_read(
     """
     small_files: list[PresentFragment] = []
     num_bytes = 0
+    hashes_texts = _hashes_texts(task)
     for fragment in task.fragments:
         is_small = _is_read_whole(task, fragment)
         num_bytes += fragment.identity.size
@@ -388,13 +396,29 @@ def _items_to_read(
             continue
         reader = columns_reader(task.source, fragment.fragment, columns)
         text_column = None
-        if len(task.specs) == 1 and task.specs[0].hashes_values:
+        if hashes_texts:
+            # This compiles kernels that other builds do not need.
+            from zonebloom.sources.text_columns import TextColumn
+
             file = fragment.fragment, fragment.identity
             text_column = TextColumn.open(task.source, *file, columns[0])
         for run in reader.runs(split=split) or [None]:
             yield _RunToRead(fragment, reader, run, text_column)
     if small_files:
         yield small_files
+
+
+def _hashes_texts(task: TrainTask) -> bool:
+    """Return whether kernels hash the pages of a column of strings, where they can decode them.
+
+    Until they are loaded, PyArrow reads a small column sooner.
+    """
+    spec, *others = task.specs
+    is_text = hash_domain(spec.column.type) in ("string", "binary")
+    if others or not (is_text and spec.hashes_values):
+        return False
+    num_bytes = sum(file.identity.size for file in task.fragments)
+    return KERNELS.are_loaded or KERNELS.are_worth(num_bytes // _BYTES_PER_CHECK)
 
 
 def _is_read_whole(task: TrainTask, fragment: PresentFragment) -> bool:
@@ -443,9 +467,14 @@ class _Output:
 
     def close(self) -> Segment:
         catalog, name = self._catalog, self._segment
-        written = self.writer.close()
         path = catalog.path(name, KEY_RANGES_FILE)
-        ranges = write_key_ranges(catalog, path, self.spec.range_type, self._ranges)
+        written, ranges = catalog.store.map_requests(
+            lambda write: write(),
+            [
+                self.writer.close,
+                lambda: write_key_ranges(catalog, path, self.spec.range_type, self._ranges),
+            ],
+        )
         return Segment(
             name,
             self._file,

@@ -92,9 +92,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     segments, foreign_infos = _split(catalog, segments_folder, _is_segment)
     folders: list[tuple[pafs.FileInfo, list[pafs.FileInfo]]] = []
     segments_with_foreign_files: set[str] = set()
-    listed = store.map_small_reads(
-        lambda folder: _split(catalog, folder.path, is_own_file), segments
-    )
+    listed = store.map_requests(lambda folder: _split(catalog, folder.path, is_own_file), segments)
     for segment, (own, others) in zip(segments, listed, strict=True):
         folders.append((segment, own))
         foreign_infos += others

@@ -249,7 +249,7 @@ class DeltaChanges(ChangeableTable):
 
         log = f"{self._log_folder}/"
         commits = sorted(path for path in stored if _COMMIT.fullmatch(path.removeprefix(log)))
-        return [*chain(*store.map_small_reads(read_or_note, commits))]
+        return [*chain(*store.map_requests(read_or_note, commits))]
 
     def retained_files(self, history: list[_LoggedAction]) -> dict[str, tuple[str, ...]]:
         """Return the data files that only older versions name, as far as the log says."""

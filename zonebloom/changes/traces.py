@@ -313,7 +313,7 @@ def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
     with thread_pool(2) as pool:
         looked = pool.submit(opened.look)
         listed = pool.submit(catalog.store.list_index_folder, folder)
-        for version in catalog.store.map_small_reads(read, catalog.numbers()):
+        for version in catalog.store.map_requests(read, catalog.numbers()):
             fragments = fragment_table(version.fragments).table
             held_keys = pc.is_in(fragments["key"], value_set=keys)
             ids.update(fragments["fragment_id"].filter(held_keys).to_pylist())

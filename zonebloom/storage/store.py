@@ -322,19 +322,19 @@ class Store:
 
     # Reads and writes
 
-    def map_small_reads(
-        self, read: Callable[[Item], Result], items: Iterable[Item]
+    def map_requests(
+        self, request: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
-        """Yield what ``read`` returns for items, in their order, if most of its time is Python's.
+        """Yield what ``request`` returns for items, in their order: short reads or writes.
 
-        Reads that wait for a server are sent together. Others run one after another: threads would
+        Those that wait for a server are sent together. Others run one after another: threads would
         take turns with Python's lock, which takes three times as long.
         """
         if not self.has_round_trips:
-            yield from map(read, items)
+            yield from map(request, items)
             return
         with thread_pool(self.num_threads) as pool:
-            yield from map_in_order(pool, read, items, 2 * self.num_threads)
+            yield from map_in_order(pool, request, items, 2 * self.num_threads)
 
     def read_whole(self, path: str, max_bytes: int) -> pa.Buffer:
         """Return the bytes of a file. An object takes one request.
