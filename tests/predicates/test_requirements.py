@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.helpers import cases
 
@@ -405,6 +405,8 @@ ENGINE_PARTS += [r"\<", r"\>", r"\v", r"[\]]", "[^]]", "(?i:A)", "(?P<n>a)", r"\
     st.lists(st.sampled_from(ENGINE_PARTS), min_size=1, max_size=4),
     st.lists(st.text(st.sampled_from("abAB .-]}<*\n\v\x85\u2028é"), max_size=6), max_size=20),
 )
+@example("", ["b", "a+?", "b"], ["baab"])
+@example("", ["b", "a{2}", "b"], ["baab"])
 @settings(max_examples=600)
 def test_a_pattern_of_an_engine_requires_what_its_matches_hold(flags, parts, texts):
     pattern = flags + "".join(parts)

@@ -47,7 +47,9 @@ def dataset(tmp_path):
 def older(tmp_path) -> Path:
     """Write a copy of the package, with its compiled kernels, and with another version number."""
     copy = tmp_path / "older"
-    shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom")
+    # Another process of the tests may write temporary files.
+    without = shutil.ignore_patterns("*.pyc*", "*.tmp.*")
+    shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom", ignore=without)
     version = copy / "zonebloom" / "base" / "version.py"
     text = version.read_text().replace(f'__version__ = "{zb.__version__}"', '__version__ = "0.0.9"')
     version.write_text(text)

@@ -67,7 +67,7 @@ _MAX_BYTES_AHEAD = 32 << 20
 # A thread reads small files of about this many bytes at a time.
 _SMALL_FILES_BYTES = 1 << 20
 _WHOLE_OBJECT_BYTES = 4 << 20
-# To read so many bytes of a file takes as long as one block check, the unit of work of `KERNELS`.
+# Kernels save about the time of one block check, the unit of work of `KERNELS`, for so many bytes.
 _BYTES_PER_CHECK = 512
 _BUILD_ADVICE = "repair or remove the file, then build again"
 # Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.
@@ -384,7 +384,7 @@ def _items_to_read(
     """
     small_files: list[PresentFragment] = []
     num_bytes = 0
-    hashes_texts = _hashes_texts(task)
+    hashes_texts: bool | None = None
     for fragment in task.fragments:
         is_small = _is_read_whole(task, fragment)
         num_bytes += fragment.identity.size
@@ -396,8 +396,10 @@ def _items_to_read(
             continue
         reader = columns_reader(task.source, fragment.fragment, columns)
         text_column = None
+        if hashes_texts is None:
+            hashes_texts = _hashes_texts(task)
         if hashes_texts:
-            # This compiles kernels that other builds do not need.
+            # The import loads kernels, or compiles them. Other builds do not need them.
             from zonebloom.sources.text_columns import TextColumn
 
             file = fragment.fragment, fragment.identity
@@ -411,11 +413,13 @@ def _items_to_read(
 def _hashes_texts(task: TrainTask) -> bool:
     """Return whether kernels hash the pages of a column of strings, where they can decode them.
 
-    Until they are loaded, PyArrow reads a small column sooner.
+    While they are not loaded, PyArrow reads a small column, and a thread loads them for later ones.
     """
     spec, *others = task.specs
     is_text = hash_domain(spec.column.type) in ("string", "binary")
     if others or not (is_text and spec.hashes_values):
+        return False
+    if not task.source.is_parquet or task.source.store.has_round_trips:
         return False
     num_bytes = sum(file.identity.size for file in task.fragments)
     return KERNELS.are_loaded or KERNELS.are_worth(num_bytes // _BYTES_PER_CHECK)

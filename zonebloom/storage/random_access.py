@@ -47,9 +47,10 @@ _ADVISE_RANDOM = getattr(os, "POSIX_FADV_RANDOM", None)
 _ADVISE_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
 _CLOSED = -1
 
-# Reads that take longer than this for each piece and byte come from the disk, not from the page
-# cache, which copies about 5 bytes in a nanosecond.
-_DISK_SECONDS, _DISK_SECONDS_PER_BYTE = 25e-6, 0.4e-9
+# Reads come from the disk if they take longer than so long for each piece, and for each byte. The
+# page cache copies about five bytes in a nanosecond.
+_DISK_SECONDS = 25e-6
+_DISK_SECONDS_PER_BYTE = 0.4e-9
 
 
 def _read_at(handle: int, start: int, stop: int) -> bytes:

@@ -325,10 +325,11 @@ class Store:
     def map_requests(
         self, request: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
-        """Yield what ``request`` returns for items, in their order: short reads or writes.
+        """Yield what ``request`` returns for items, in their order, as it is asked for.
 
-        Those that wait for a server are sent together. Others run one after another: threads would
-        take turns with Python's lock, which takes three times as long.
+        It reads small files, or writes files. Requests that wait for a server are sent together.
+        Others run one after another: to read small local files, threads would take turns with
+        Python's lock, which takes three times as long.
         """
         if not self.has_round_trips:
             yield from map(request, items)

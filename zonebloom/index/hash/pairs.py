@@ -1,7 +1,7 @@
 """Hold pairs of a hash and a zone in memory during a build, and sort them.
 
 rows -> PairBuffer.add     partitioned by the leading bits of the hash, in chunks
-     -> PairBuffer.sort    a part of some partitions, sorted, without duplicates, in the same memory
+     -> PairBuffer.sort    a part, which is some partitions: sorted, and without duplicates
      -> PairBuffer.sorted_part
 """
 

@@ -7,9 +7,9 @@ checksum.
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, int64, uint64, void
+from numba import boolean, int64, types, uint64, void
 
-from zonebloom.index.hash.file import HEAD_WORDS, OVERFLOW
+from zonebloom.index.hash.file import HEAD_WORDS
 from zonebloom.sbbf.addresses import address_of, count_ones, trailing_zeros
 from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.sbbf.xxh64 import hash_memory
@@ -360,7 +360,7 @@ def decode_block(words, shape, block, out_hashes, out_zones):
 
 
 @kernel(
-    int64(
+    types.UniTuple(int64, 2)(
         readonly(uint64),
         int64,
         readonly(int64),
@@ -368,30 +368,47 @@ def decode_block(words, shape, block, out_hashes, out_zones):
         readonly(int64),
         boolean[::1],
         uint64[::1],
+        uint64[::1],
+        int64[:, ::1],
     )
 )
-def pack_slots(words, slot_words, shape, first_slot, packing, is_left, out):
-    """Decode the blocks of slots that follow one another. Return the number of their pairs.
+def pack_slots(
+    words, slot_words, shape, first_slot, packing, is_left_out, out, out_prefixes, out_postings
+):
+    """Decode the blocks of slots that follow one another, and pack each pair into one number.
 
-    A pair becomes one number: so many first bits of the hash as ``packing[0]`` says, and in the
-    ``packing[1]`` bits after them the zone, plus ``packing[2]``. Slots that ``is_left`` marks are
-    left out. It is set for a block that lies in the heap, has postings, or contradicts itself.
+    A number has so many first bits of the hash as ``packing[0]`` says, and in the ``packing[1]``
+    bits after them the zone, plus ``packing[2]``. For a posting, ``out_prefixes`` gets the number
+    with zeros for its zone, and ``out_postings`` where it lies in the heap, and its size.
+
+    Slots that are left out already stay so. A block that lies in the heap, or contradicts itself,
+    is left out too. Return the number of pairs, and that of postings.
     """
     hash_shift, zone_bits = _U64 - np.uint64(packing[0]), np.uint64(packing[1])
+    num_buckets = np.int64(1) << shape[1]
+    entry_bits = shape[2] + shape[3]
     hashes, zones = np.empty(slot_words * 64, np.uint64), np.empty(slot_words * 64, np.int64)
-    total = 0
-    for i in range(is_left.shape[0]):
+    num_pairs = num_postings = 0
+    for i in range(is_left_out.shape[0]):
+        if is_left_out[i]:
+            continue
         block = words[i * slot_words : (i + 1) * slot_words]
-        # A block with postings has their number in the upper half. `OVERFLOW` fits in the lower.
-        is_left[i] |= block[1] >= OVERFLOW
-        if is_left[i]:
-            continue
+        # A block in the heap claims more entries than fit into a slot.
         count = decode_block(block, shape, first_slot + i, hashes, zones)
-        if count < 0 or count > out.shape[0] - total:
-            is_left[i] = True
+        if count < 0 or count > out.shape[0] - num_pairs:
+            is_left_out[i] = True
             continue
+        reference = HEAD_WORDS + _words_of(count + num_buckets)
+        reference += _words_of(count * entry_bits)
         for k in range(count):
             prefix = hashes[k] >> hash_shift << zone_bits
-            out[total + k] = prefix | np.uint64(zones[k] + packing[2])
-        total += count
-    return total
+            if zones[k] >= 0:
+                out[num_pairs] = prefix | np.uint64(zones[k] + packing[2])
+                num_pairs += 1
+                continue
+            out_prefixes[num_postings] = prefix
+            out_postings[num_postings, 0] = np.int64(block[reference])
+            out_postings[num_postings, 1] = np.int64(block[reference + 1])
+            reference += 2
+            num_postings += 1
+    return num_pairs, num_postings

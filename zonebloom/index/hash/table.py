@@ -483,25 +483,40 @@ class HashTable(HashedTable):
     def packed_pairs(
         self, slots: range, hash_bits: int, zone_bits: int, first_zone: int
     ) -> np.ndarray:
-        """Return all pairs of some blocks as numbers, uint64.
+        """Return all pairs of some blocks as numbers, uint64, which may not be sorted.
 
         A number has the first bits of the hash, and after them the zone, counted from
         ``first_zone``. Raise `CorruptIndex` if a block is damaged.
         """
-        words, is_left = self._read_slots(np.arange(slots.start, slots.stop))
+        words, is_left_out = self._read_slots(np.arange(slots.start, slots.stop))
         slot_words = self.head.slot_bytes // 8
-        # An entry takes one more bit for its bucket.
-        capacity = words.size * _HASH_BITS // (self.shape.entry_bits + 1)
-        packed = np.empty(capacity, dtype=np.uint64)
-        packing = np.array([hash_bits, zone_bits, first_zone])
-        count = self._kernels.pack_slots(
-            words, slot_words, self._shape, slots.start, packing, is_left, packed
+        # At most this many, because an entry takes a bit more, which says its bucket.
+        packed = np.empty(words.size * _HASH_BITS // (self.shape.entry_bits + 1), dtype=np.uint64)
+        # A posting takes two words.
+        prefixes = np.empty(words.size // 2, dtype=np.uint64)
+        references = np.empty((words.size // 2, 2), dtype=np.int64)
+        num_pairs, num_postings = self._kernels.pack_slots(
+            words,
+            slot_words,
+            self._shape,
+            slots.start,
+            np.array([hash_bits, zone_bits, first_zone], dtype=np.int64),
+            is_left_out,
+            packed,
+            prefixes,
+            references,
         )
-        parts = [packed[:count]]
-        for slot in (np.flatnonzero(is_left) + slots.start).tolist():
+        parts = [packed[:num_pairs]]
+        for prefix, (offset, size) in zip(
+            prefixes[:num_postings], references[:num_postings].tolist(), strict=True
+        ):
+            zones = self._posting((offset, size))
+            parts.append(prefix | (zones + first_zone).astype(np.uint64))
+        # Damaged blocks raise an error here, and those in the heap are read from there.
+        for slot in (np.flatnonzero(is_left_out) + slots.start).tolist():
             hashes, zones = self.decode(slot)
-            prefixes = hashes >> np.uint64(_HASH_BITS - hash_bits) << np.uint64(zone_bits)
-            parts.append(prefixes | (zones + first_zone).astype(np.uint64))
+            leading = hashes >> np.uint64(_HASH_BITS - hash_bits) << np.uint64(zone_bits)
+            parts.append(leading | (zones + first_zone).astype(np.uint64))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def verify(self) -> None:

@@ -6,9 +6,9 @@ If the buffer is full before all rows are there, it becomes a segment that only 
 
 rows -> PairBuffer -> temporary segments -> merge -> file of the segment
 
-A merge goes in the order of the hashes. If the pairs do not fit in memory, it holds only those of a
-few parts: it reads the tables twice, to measure their pairs and to encode them, and once more if
-the heap of the file does not fit in memory either.
+A merge goes in the order of the hashes. If there are many pairs, it holds only those of a few
+parts: it reads the tables twice, to measure their pairs and to encode them, and once more if the
+heap of the file does not fit in memory either.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ PAIR_BITS = 64
 # A heap of more bytes is not held in memory. Its blocks are encoded again after all slots.
 _MAX_HEAP_IN_MEMORY = 256 << 20
 _MIN_PAIRS_PER_WRITER = 1 << 20
+# A merge of at most this many pairs holds them in memory, in 64 MiB.
+_MAX_HELD_PAIRS = 1 << 23
 _NO_ZONES = np.empty(0, dtype=np.int64)
-_PAIRS_PER_PART = 1 << 18
+# A part has at least a quarter of this many pairs, and at most a half.
+_PAIRS_IN_FOUR_PARTS = 1 << 18
 
 
 def map_in_threads(work: Callable, items: Iterable) -> Iterator:
@@ -290,7 +293,10 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
         table.zones_with_null() + first for table, first in zip(tables, first_zones, strict=True)
     ]
     sink = HashingFile(creator.open_output_stream(path))
-    return write_merged(sink, tables, first_zones, runs, np.concatenate(nulls), probability)
+    null_zones = np.concatenate(nulls)
+    return write_merged(
+        sink, tables, first_zones, runs, null_zones, probability, max_held_pairs=_MAX_HELD_PAIRS
+    )
 
 
 def write_merged(
@@ -300,13 +306,16 @@ def write_merged(
     runs: ZoneRuns,
     null_zones: np.ndarray,
     probability: float,
+    *,
+    max_held_pairs: int = 0,
 ) -> WrittenTable:
     """Write the pairs of some tables as one file, and close it.
 
-    ``first_zones`` has the number in the file of the first zone of each table.
+    ``first_zones`` has the number in the file of the first zone of each table. At most
+    ``max_held_pairs`` pairs are held in memory. If there are more, the tables are read twice.
     """
     try:
-        pairs = _measured_pairs(tables, first_zones, len(runs), probability)
+        pairs = _measured_pairs(tables, first_zones, len(runs), probability, max_held_pairs)
         return write_file(sink, pairs, runs, null_zones, probability)
     except BaseException:
         sink.close()
@@ -314,7 +323,11 @@ def write_merged(
 
 
 def _measured_pairs(
-    tables: Sequence[HashTable], first_zones: Iterable[int], num_zones: int, probability: float
+    tables: Sequence[HashTable],
+    first_zones: Iterable[int],
+    num_zones: int,
+    probability: float,
+    max_held_pairs: int,
 ) -> SortedPairs:
     # An upper bound, because pairs become equal where fewer bits of their hashes are kept.
     max_pairs = sum(table.head.num_pairs for table in tables)
@@ -335,16 +348,16 @@ def _measured_pairs(
     def read(number: int) -> np.ndarray:
         return sort_packed(np.concatenate([reader.part(number) for reader in readers]))
 
-    if max_pairs <= MAX_BUFFERED_PAIRS:
+    if max_pairs <= max_held_pairs:
         held: dict[int, np.ndarray] = {}
 
-        def hold(number: int) -> np.ndarray:
+        def read_and_hold(number: int) -> np.ndarray:
             return held.setdefault(number, read(number))
 
-        return SortedPairs.measured(bits, part_bits, max_pairs, hold, held.__getitem__)
+        return SortedPairs.measured(bits, part_bits, max_pairs, read_and_hold, held.__getitem__)
     digests: dict[int, int] = {}
 
-    def read_again(number: int) -> np.ndarray:
+    def read_unchanged(number: int) -> np.ndarray:
         pairs = read(number)
         digest = xxhash.xxh3_64_intdigest(pairs.data)
         # The kernels that encode pairs write as much as was measured.
@@ -352,11 +365,11 @@ def _measured_pairs(
             raise CorruptIndex(f"{tables[0].path}, or a file beside it, changed during a merge")
         return pairs
 
-    return SortedPairs.measured(bits, part_bits, max_pairs, read_again, read_again)
+    return SortedPairs.measured(bits, part_bits, max_pairs, read_unchanged, read_unchanged)
 
 
 def _part_bits_for(num_pairs: int) -> int:
-    return 1 + (num_pairs // _PAIRS_PER_PART).bit_length()
+    return 1 + (num_pairs // _PAIRS_IN_FOUR_PARTS).bit_length()
 
 
 class _PartReader:
