@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -27,17 +26,6 @@ from zonebloom.errors import (
     SourceError,
     UnsupportedType,
 )
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    (tmp_path / "house").mkdir()
-    new_catalog = SqlCatalog(
-        "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=(tmp_path / "house").as_uri()
-    )
-    new_catalog.create_namespace("n")
-    yield new_catalog
-    new_catalog.close()
 
 
 @pytest.fixture

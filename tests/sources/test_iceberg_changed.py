@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 from pyiceberg.types import IntegerType, StringType
 from pyroaring import BitMap64
@@ -46,17 +45,6 @@ SCHEMA = pa.schema(
     }
 )
 SOUGHT = [3, 40, 41, 170, 999_999]
-
-
-@pytest.fixture
-def catalog(tmp_path):
-    (tmp_path / "house").mkdir()
-    new_catalog = SqlCatalog(
-        "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=(tmp_path / "house").as_uri()
-    )
-    new_catalog.create_namespace("n")
-    yield new_catalog
-    new_catalog.close()
 
 
 def data(first: int, count: int = 200) -> pa.Table:
