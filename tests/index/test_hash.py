@@ -290,12 +290,10 @@ def test_a_build_whose_buffer_fills_finds_the_same_zones(tmp_path, monkeypatch, 
     assert_right(merged, rows, hashes_to_ask(rows, 1))
 
 
-def decoded_pairs(opened: HashTable) -> list[tuple[int, int]]:
-    return [
-        pair
-        for slot in range(opened.shape.num_blocks)
-        for pair in zip(*(array.tolist() for array in opened.decode(slot)), strict=True)
-    ]
+def decoded_pairs(opened: HashTable) -> list[int]:
+    hash_bits = opened.shape.hash_bits
+    slots = range(opened.shape.num_blocks)
+    return sorted(opened.packed_pairs(slots, hash_bits, 64 - hash_bits, 0).tolist())
 
 
 @pytest.mark.parametrize("name", ["few values", "zipf"])

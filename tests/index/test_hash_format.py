@@ -239,12 +239,10 @@ def zones_of_hashes(table: HashTable, hashes: list[int]) -> list[set[int]]:
 
 def decoded_pairs(table: HashTable) -> Pairs:
     """Return the pairs of prefixes and zones of all blocks of a table."""
-    pairs: Pairs = set()
-    for slot in range(table.shape.num_blocks):
-        hashes, zones = table.decode(slot)
-        prefixes = hashes >> np.uint64(64 - table.shape.hash_bits)
-        pairs |= set(zip(prefixes.tolist(), zones.tolist(), strict=True))
-    return pairs
+    hash_bits = table.shape.hash_bits
+    zone_bits = 64 - hash_bits
+    packed = table.packed_pairs(range(table.shape.num_blocks), hash_bits, zone_bits, 0)
+    return {divmod(pair, 1 << zone_bits) for pair in packed.tolist()}
 
 
 def assert_reads_alike(table: HashTable, file: HashFile, hashes: list[int]) -> None:
@@ -425,7 +423,7 @@ def test_a_key_with_forged_entries_may_be_anywhere(tmp_path, name):
         lambda: strict._zones_by_numpy(FORGED_KEY),
         lambda: strict.find(hashes),
         lambda: list(strict.pairs(hashes)),
-        lambda: strict.decode(0),
+        lambda: strict.packed_pairs(range(1), 8, 8, 0),
         lambda: merge_hash_tables([strict], LOCAL, str(tmp_path / "merged")),
     ]
     for lookup in lookups:

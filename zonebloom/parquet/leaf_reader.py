@@ -69,7 +69,7 @@ _TABLE_BYTES, _COLUMN_BYTES = 2000, 1000
 # More rows than this are usually in most pages, so caching these would drop everything else.
 _MAX_FEW_ROWS = 1 << 10
 # Opening a page takes longer than this if it probably came from the disk.
-_DISK_SECONDS = 500e-6
+_MAX_OPEN_SECONDS = 500e-6
 _NO_HITS = np.empty(0, dtype=np.uint8)
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # Pages of more rows are decoded and cached.
@@ -206,7 +206,7 @@ class PageTable:
             needed, num_pages, num_bytes, _, found = leaf_kernels.find_in_file(
                 opening, keys.kernel_arguments, hits, nulls
             )
-            file.count_pieces(num_bytes, start_time, _DISK_SECONDS * num_pages)
+            file.count_pieces(num_bytes, start_time, _MAX_OPEN_SECONDS * num_pages)
             if needed != leaf_kernels.DICTIONARY or self._need_dictionary[0]:
                 break
             self._need_dictionary = [True]
@@ -229,7 +229,7 @@ class PageTable:
             needed, num_pages, num_bytes, _, *taken = leaf_kernels.take_from_file(
                 opening, descriptions, states
             )
-            file.count_pieces(num_bytes, start_time, _DISK_SECONDS * num_pages)
+            file.count_pieces(num_bytes, start_time, _MAX_OPEN_SECONDS * num_pages)
             if needed != leaf_kernels.DICTIONARY:
                 break
             have_indices = [bool(flags & HAS_INDICES) for flags in states[0].tolist()]

@@ -307,8 +307,8 @@ def find_sorted(
     state[NUM_FOUND_POSTINGS] = num_found_postings
 
 
-@kernel(int64(readonly(uint64), readonly(int64), int64, uint64[::1], int64[::1]))
-def decode_block(words, shape, block, out_hashes, out_zones):
+@linked
+def _decode_block(words, shape, block, out_hashes, out_zones):
     """Decode all entries of a block. Return their number, or -1 if the block contradicts itself.
 
     The hashes have zeros after the bits that the index keeps. The zone of a posting is -1.
@@ -394,7 +394,7 @@ def pack_slots(
             continue
         block = words[i * slot_words : (i + 1) * slot_words]
         # A block in the heap claims more entries than fit into a slot.
-        count = decode_block(block, shape, first_slot + i, hashes, zones)
+        count = _decode_block(block, shape, first_slot + i, hashes, zones)
         if count < 0 or count > out.shape[0] - num_pairs:
             is_left_out[i] = True
             continue

@@ -451,35 +451,6 @@ class HashTable(HashedTable):
             self._report_damage("a posting is damaged")
         return np.arange(len(self))
 
-    def decode(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return all pairs of a block: hashes without the bits that are not kept, and zones.
-
-        The pairs are in the order of the hashes. Raise `CorruptIndex` if the block is damaged.
-        """
-        words = self._block(slot)
-        if words is None:
-            raise self._corrupt_index("a block is damaged")
-        num_entries, num_postings = _block_sizes(words)
-        capacity = min(num_entries, words.size * _HASH_BITS)
-        hashes, zones = np.empty(capacity, np.uint64), np.empty(capacity, np.int64)
-        count = self._kernels.decode_block(words, self._shape, slot, hashes, zones)
-        if count < 0:
-            raise self._corrupt_index("a block contradicts itself")
-        marks = np.flatnonzero(zones[:count] < 0)
-        if not marks.size:
-            return hashes[:count], zones[:count]
-        # The references are the last words of a block in the heap, but not of a slot.
-        first = _first_reference(words, self.head)
-        references = words[first : first + 2 * num_postings].reshape(-1, 2).tolist()
-        parts = np.split(zones[:count], marks)
-        expanded = [parts[0]]
-        counts = np.ones(count, dtype=np.int64)
-        for mark, part, (offset, size) in zip(marks, parts[1:], references, strict=True):
-            posting = self._posting((offset, size))
-            counts[mark] = posting.size
-            expanded += [posting, part[1:]]
-        return np.repeat(hashes[:count], counts), np.concatenate(expanded)
-
     def packed_pairs(
         self, slots: range, hash_bits: int, zone_bits: int, first_zone: int
     ) -> np.ndarray:
@@ -488,8 +459,23 @@ class HashTable(HashedTable):
         A number has the first bits of the hash, and after them the zone, counted from
         ``first_zone``. Raise `CorruptIndex` if a block is damaged.
         """
+        packing = np.array([hash_bits, zone_bits, first_zone], dtype=np.int64)
         words, is_left_out = self._read_slots(np.arange(slots.start, slots.stop))
-        slot_words = self.head.slot_bytes // 8
+        parts = self._packed_parts(words, slots.start, is_left_out, packing)
+        for slot in (np.flatnonzero(is_left_out) + slots.start).tolist():
+            # The block is damaged, or lies in the heap.
+            block = self._block(slot)
+            is_left_out = np.zeros(1, dtype=bool)
+            if block is not None:
+                parts += self._packed_parts(block, slot, is_left_out, packing)
+            if block is None or is_left_out[0]:
+                raise self._corrupt_index("a block is damaged")
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _packed_parts(
+        self, words: np.ndarray, first_slot: int, is_left_out: np.ndarray, packing: np.ndarray
+    ) -> list[np.ndarray]:
+        """Return the pairs of blocks of one size: those of entries, and those of each posting."""
         # At most this many, because an entry takes a bit more, which says its bucket.
         packed = np.empty(words.size * _HASH_BITS // (self.shape.entry_bits + 1), dtype=np.uint64)
         # A posting takes two words.
@@ -497,10 +483,10 @@ class HashTable(HashedTable):
         references = np.empty((words.size // 2, 2), dtype=np.int64)
         num_pairs, num_postings = self._kernels.pack_slots(
             words,
-            slot_words,
+            words.size // is_left_out.size,
             self._shape,
-            slots.start,
-            np.array([hash_bits, zone_bits, first_zone], dtype=np.int64),
+            first_slot,
+            packing,
             is_left_out,
             packed,
             prefixes,
@@ -510,14 +496,9 @@ class HashTable(HashedTable):
         for prefix, (offset, size) in zip(
             prefixes[:num_postings], references[:num_postings].tolist(), strict=True
         ):
-            zones = self._posting((offset, size))
-            parts.append(prefix | (zones + first_zone).astype(np.uint64))
-        # Damaged blocks raise an error here, and those in the heap are read from there.
-        for slot in (np.flatnonzero(is_left_out) + slots.start).tolist():
-            hashes, zones = self.decode(slot)
-            leading = hashes >> np.uint64(_HASH_BITS - hash_bits) << np.uint64(zone_bits)
-            parts.append(leading | (zones + first_zone).astype(np.uint64))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            zones = self._posting((offset, size)) + packing[2]
+            parts.append(prefix | zones.astype(np.uint64))
+        return parts
 
     def verify(self) -> None:
         checksum = xxhash.xxh3_64()
