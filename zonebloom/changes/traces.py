@@ -315,7 +315,7 @@ def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
         listed = pool.submit(catalog.store.list_index_folder, folder)
         for version in catalog.store.map_requests(read, catalog.numbers()):
             fragments = fragment_table(version.fragments).table
-            held_keys = pc.is_in(fragments["key"], value_set=keys)
+            held_keys = pc.call_function("is_in", [fragments["key"]], pc.SetLookupOptions(keys))
             ids.update(fragments["fragment_id"].filter(held_keys).to_pylist())
             for page_map in version.page_maps:
                 # It says where pages lie, and holds no keys.
