@@ -67,7 +67,8 @@ _MAX_BYTES_AHEAD = 32 << 20
 # A thread reads small files of about this many bytes at a time.
 _SMALL_FILES_BYTES = 1 << 20
 _WHOLE_OBJECT_BYTES = 4 << 20
-# Kernels save about the time of one block check, the unit of work of `KERNELS`, for so many bytes.
+# For a file of this many bytes, kernels save about the time of one block check, the unit of work of
+# `KERNELS`.
 _BYTES_PER_CHECK = 512
 _BUILD_ADVICE = "repair or remove the file, then build again"
 # Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.

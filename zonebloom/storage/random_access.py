@@ -47,7 +47,7 @@ _ADVISE_RANDOM = getattr(os, "POSIX_FADV_RANDOM", None)
 _ADVISE_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
 _CLOSED = -1
 
-# Reads come from the disk if they take longer than so long for each piece, and for each byte. The
+# Reads that take longer than this for each piece, and this for each byte, come from the disk. The
 # page cache copies about five bytes in a nanosecond.
 _DISK_SECONDS = 25e-6
 _DISK_SECONDS_PER_BYTE = 0.4e-9

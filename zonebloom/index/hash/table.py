@@ -476,7 +476,7 @@ class HashTable(HashedTable):
         self, words: np.ndarray, first_slot: int, is_left_out: np.ndarray, packing: np.ndarray
     ) -> list[np.ndarray]:
         """Return the pairs of blocks of one size: those of entries, and those of each posting."""
-        # At most this many, because an entry takes a bit more, which says its bucket.
+        # There are at most this many entries: each takes one more bit, which says its bucket.
         packed = np.empty(words.size * _HASH_BITS // (self.shape.entry_bits + 1), dtype=np.uint64)
         # A posting takes two words.
         prefixes = np.empty(words.size // 2, dtype=np.uint64)
