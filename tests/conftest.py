@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(JAVA_OPTIONS))
 
 # Let the many processes of the tests share compiled Python files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Test files need not survive a power failure, and fsync would make every build wait for the disk.
 os.fsync = lambda _: None
@@ -75,6 +77,11 @@ SLOW = (
     "test_truncated.py",
     "test_writers.py",
 )
+# Marks of tests that a plain run leaves out.
+LEFT_OUT = ("spark", "documents", "trust", "slow")
+# Of a test with the mark `many`, a plain run takes one case of so many. The number is odd, so that
+# the cases of a product of parameters take turns.
+FAST_CASE_STEP = 5
 
 
 def pytest_addoption(parser):
@@ -108,13 +115,21 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
-    marks = {item: slow_marks(item.path) for item in items}
+    case_numbers: Counter[tuple[Path, str]] = Counter()
+    left_out = set()
     for item in items:
-        for mark in marks[item]:
+        for mark in slow_marks(item.path):
             item.add_marker(mark)
+        if item.get_closest_marker("many"):
+            test = item.path, item.originalname
+            if case_numbers[test] % FAST_CASE_STEP:
+                item.add_marker("slow")
+            case_numbers[test] += 1
+        if any(map(item.get_closest_marker, LEFT_OUT)):
+            left_out.add(item)
     if not config.option.everything:
-        config.hook.pytest_deselected(items=[item for item in items if marks[item]])
-        items[:] = [item for item in items if not marks[item]]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
     def rank(item):
         if uses_session(item.nodeid.partition("::")[0]):
@@ -144,7 +159,7 @@ def pytest_runtest_setup(item):
 
 
 def slow_marks(path: Path) -> list[str]:
-    """Return the marks of all tests of a file: tests that a plain run leaves out."""
+    """Return the marks that all tests of a file have because of its name or folder."""
     marks = [name for name in ("spark", "trust") if name in path.parts]
     by_name = {"documents": DOCUMENTS, "slow": SLOW}
     return marks + [mark for mark, names in by_name.items() if path.name in names]

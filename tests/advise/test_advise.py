@@ -81,6 +81,7 @@ def data(tmp_path_factory):
     return table, folder, zb.dataset(folder).advise(number_of_items=ZONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", VERDICTS)
 def test_every_column_gets_the_right_verdict(data, column):
     *_, advices = data
@@ -131,6 +132,7 @@ def condition(column: str, key: Any) -> Any:
     return [(column, "=", key)]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("column", "figure", "factor"),
     [
@@ -200,6 +202,7 @@ def test_hash_is_for_tables_of_many_rows(monkeypatch):
     assert "50,000 rows" in ds.advise()["id"].why
 
 
+@pytest.mark.slow
 def test_the_suggested_calls_build_what_was_advised(data, tmp_path):
     _, folder, advices = data
     ds = zb.dataset(folder, index_dir=str(tmp_path))
@@ -337,6 +340,7 @@ def test_small_datasets_have_too_few_rows_for_an_index(rows, tmp_path):
     assert "a: there " in str(advices)
 
 
+@pytest.mark.slow
 def test_the_method_and_the_command_give_the_same_advice(data, tmp_path, capsys):
     """The commands that it prints build what was advised."""
     _, folder, advices = data

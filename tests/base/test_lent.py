@@ -78,6 +78,7 @@ def test_a_guarded_object_in_use_until_the_end_does_not_block_the_end():
     )
 
 
+@pytest.mark.slow
 def test_batches_made_in_python_end_with_the_process():
     """PyArrow's scanner reads ahead after the first rows, and aborts if it reads a generator."""
     assert (
@@ -100,6 +101,7 @@ def test_batches_made_in_python_end_with_the_process():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "read",
     [

@@ -377,6 +377,7 @@ def same_or_refused(values: list[Any], convert: Callable[[], Iterable[pa.Scalar]
     assert list(map(exact, converted)) == list(map(exact, values))
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     st.one_of(

@@ -121,6 +121,7 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Stored(request.param, folder, raws, absent, dataset_of(folder, request.param, raws))
 
 
+@pytest.mark.many
 def test_every_value_is_found_in_its_zone_and_absent_ones_skip_zones(stored: Stored):
     arrow_type, raws, ds = stored.arrow_type, stored.raws, stored.ds
     numbers: dict[Any, list[int]] = {}
@@ -163,6 +164,7 @@ def test_every_value_is_found_in_its_zone_and_absent_ones_skip_zones(stored: Sto
     )
 
 
+@pytest.mark.many
 def test_in_lists_find_the_rows_of_all_their_values(stored: Stored):
     arrow_type, raws, ds = stored.arrow_type, stored.raws, stored.ds
     for indices in ([0, 100, 200], list(range(0, TOTAL, 3)), list(range(100, 120))):

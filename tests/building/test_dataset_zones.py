@@ -84,6 +84,7 @@ def test_a_file_without_row_groups_is_searched(tmp_path: Path):
     assert ds.count_rows("id = 4") == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(0, 60), min_size=1, max_size=5),

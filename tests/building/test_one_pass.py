@@ -37,6 +37,7 @@ def files_of(folder: Path, lists: list[list], arrow_type: pa.DataType) -> zb.Dat
     return zb.dataset(folder)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("arrow_type", TYPES, ids=str)
 def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.DataType):
     value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type

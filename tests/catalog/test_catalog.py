@@ -295,6 +295,7 @@ def listing_of(catalog, number):
     return listing
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
 @pytest.mark.parametrize("which", [json_of, listing_of])
 def test_a_damaged_newest_version_is_reported_and_the_previous_one_is_used(local, which, damage):
@@ -324,6 +325,7 @@ def test_a_damaged_newest_version_is_reported_and_the_previous_one_is_used(local
     assert local.latest() == third
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [json_of, listing_of])
 def test_every_flipped_bit_of_a_version_is_noticed(local, which):
     first = local.commit(adding("a"))
@@ -574,6 +576,7 @@ def grown(key, fragments):
     return change
 
 
+@pytest.mark.slow
 def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
     local.commit(grown("a", 5000))
     written, max_listings = 0, 0
@@ -806,6 +809,7 @@ def test_writers_without_hard_links_lose_no_commit(local, monkeypatch):
     assert [int(path.stem) for path in sorted(versions_of(local).glob("*.json"))][-1] == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", ["at work", "killed"])
 def test_an_incomplete_document_is_no_version(local, monkeypatch, writer):
     replace_function(monkeypatch, os, "link", without_links)

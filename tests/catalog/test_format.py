@@ -81,6 +81,7 @@ def value_type_of(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
 @pytest.mark.parametrize("arrow_type", TYPES, ids=str)
 def test_the_reader_finds_the_same_zones_for_every_type(tmp_path, arrow_type, kind):
@@ -292,6 +293,7 @@ def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, kind):
         assert None not in ranges.values()
 
 
+@pytest.mark.slow
 def test_zonebloom_uses_an_index_that_the_page_taught_to_write(tmp_path):
     folder = tmp_path / "data"
     values = np.random.default_rng(0).permutation(1000).tolist()

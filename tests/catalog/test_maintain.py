@@ -219,6 +219,7 @@ class Vacuuming(threading.Thread):
             raise self.error
 
 
+@pytest.mark.slow
 def test_a_build_during_vacuums_without_grace_fails_or_is_complete(lake):
     zb.dataset(lake).create_scalar_index("x", spark=False)
     vacuuming = Vacuuming(lake)
@@ -263,6 +264,7 @@ def test_a_log_is_never_empty_while_each_version_is_replaced_by_the_next(tmp_pat
         writer.join()
 
 
+@pytest.mark.slow
 def test_a_dataset_can_be_opened_while_index_folders_appear_and_disappear(lake):
     zb.dataset(lake).create_scalar_index("x", spark=False)
     stop_event = threading.Event()
@@ -285,6 +287,7 @@ def test_a_dataset_can_be_opened_while_index_folders_appear_and_disappear(lake):
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["drop_index", "vacuum", "create_scalar_index"])
 def test_the_error_on_a_full_disk_says_what_to_do(lake, deed):
     zb.dataset(lake).create_scalar_index("x", spark=False)

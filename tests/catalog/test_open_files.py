@@ -23,6 +23,7 @@ def num_open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
 def test_a_reader_holds_the_files_of_one_version_only(tmp_path: Path, kind):
     write_files(tmp_path, [numbered(0, ROWS)], row_group_size=25)

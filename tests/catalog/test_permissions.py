@@ -63,6 +63,7 @@ def place(open_folder) -> Path:
     return open_folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("umask", [0o022], indirect=True)
 def test_another_user_reads_an_index_that_the_umask_shares(place, umask):

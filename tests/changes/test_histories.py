@@ -13,6 +13,7 @@ from support.helpers import THOROUGH
 SEEDS = range(20) if os.environ.get(THOROUGH) else range(2)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_after_each_step(tmp_path, kind, seed):

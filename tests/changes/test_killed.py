@@ -11,6 +11,7 @@ from changes.killed_changes import run_killed_change
 from support.helpers import THOROUGH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS if os.environ.get(THOROUGH) else ["folder"])
 def test_a_killed_change_is_completed_by_the_same_call(tmp_path, kind):
     outcomes = list(run_killed_change(kind, random.Random(kind), tmp_path, num_kills=2))

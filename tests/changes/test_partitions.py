@@ -47,6 +47,7 @@ CASES = [("delta", name) for name in VALUES] + [
 ]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("way", "name"), CASES)
 def test_rows_move_to_their_partitions(tmp_path, way, name):
     kind, values = VALUES[name]

@@ -57,6 +57,7 @@ def files_with(folder: Path, texts: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_purged_erasure_leaves_no_byte_of_the_keys(table, tmp_path):
     ds = open_indexed(table)
     assert files_with(tmp_path, SECRETS)
@@ -97,6 +98,7 @@ def test_a_purged_erasure_leaves_no_byte_of_the_keys(table, tmp_path):
     assert comparable(table.read()) == comparable(table.rows)
 
 
+@pytest.mark.slow
 def test_keys_that_come_back_are_found(table):
     ds = open_indexed(table)
     receipt = ds.erase("s", SECRETS)
@@ -107,6 +109,7 @@ def test_keys_that_come_back_are_found(table):
     assert any(trace.kind == "file" and "erase again" in trace.reason for trace in found)
 
 
+@pytest.mark.slow
 def test_an_index_that_another_program_dropped_is_not_purged(table):
     ds = open_indexed(table)
     receipt = ds.erase("id", [3])
@@ -115,6 +118,7 @@ def test_an_index_that_another_program_dropped_is_not_purged(table):
     assert [index.name for index in ds.describe_indices()] == ["s_idx"]
 
 
+@pytest.mark.slow
 def test_a_receipt_reads_as_text_and_html(table):
     ds = open_indexed(table)
     plan = ds.erase("s", SECRETS, plan=True)
@@ -134,6 +138,7 @@ def test_a_receipt_reads_as_text_and_html(table):
         other.check(ds)
 
 
+@pytest.mark.slow
 def test_versions_that_cannot_be_read_are_named(table):
     if isinstance(table, KINDS["folder"]):
         return
@@ -167,6 +172,7 @@ def test_a_file_that_is_no_receipt_is_refused(tmp_path, content):
         zb.Receipt.load(path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}.StaleIndexWarning")
 def test_two_upserts_of_the_same_keys_at_once_insert_each_once(table):
     open_indexed(table)
@@ -257,6 +263,7 @@ def test_all_rows_can_be_erased_but_not_the_last_file_of_a_folder(table):
     assert comparable(ds.to_table()) == comparable(table.read()) == comparable(table.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_conflicts", [1, 9])
 def test_a_purge_of_iceberg_is_tried_again_after_conflicts(tmp_path, monkeypatch, num_conflicts):
     from pyiceberg.catalog.sql import SqlCatalog
@@ -286,6 +293,7 @@ def test_a_purge_of_iceberg_is_tried_again_after_conflicts(tmp_path, monkeypatch
     assert table.load().scan().to_arrow().num_rows == 18
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}.StaleIndexWarning")
 def test_the_filter_of_an_erasure_is_checked(table):
     ds = open_indexed(table)

@@ -105,6 +105,7 @@ def ds_and_read(request):
     return ds, read
 
 
+@pytest.mark.slow
 def test_only_files_of_the_keys_are_read(server, ds_and_read):
     ds, read = ds_and_read
     before = pa.concat_tables(parts())

@@ -47,6 +47,7 @@ def in_order(folder) -> pa.Table:
     return gather(table, np.argsort(table["number"].to_numpy()))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", PLAIN_TYPES, ids=str)
 def test_keys_of_each_type_are_updated_and_inserted(tmp_path, kind):
     values = distinct_values(kind)

@@ -159,6 +159,7 @@ def test_a_lookup_without_rows_exits_with_3(run, indexed):
     assert out.split() == ["id", "11", "12"]
 
 
+@pytest.mark.slow
 def test_lookup_finds_keys_from_options_files_and_stdin(run, indexed, tmp_path):
     code, out, err = run("lookup", str(indexed), "--key", "id=42", "--columns", "id,name")
     assert (code, out) == (0, "id  name\n42  name 42\n")
@@ -456,6 +457,7 @@ def test_refresh_repairs_damaged_files_of_an_index(data, run, damage):
     assert "was damaged" not in run("refresh", str(data))[2]
 
 
+@pytest.mark.slow
 def test_refresh_repairs_a_damaged_version(run, indexed):
     versions = index_folder(indexed) / "versions"
     assert run("build", str(indexed), "--column=name")[0] == 0
@@ -582,6 +584,7 @@ def in_terminal(*arguments, width=80):
     return process.wait(60), text.replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_commands_on_one_line_so_that_they_can_be_pasted(run, data):
     arguments = ["advise", str(data), "--number-of-items=1000"]
     commands = [line for line in run(*arguments)[1].splitlines() if line.startswith("zonebloom ")]
@@ -589,6 +592,7 @@ def test_a_terminal_shows_commands_on_one_line_so_that_they_can_be_pasted(run, d
     assert set(commands) <= set(in_terminal(*arguments, width=40)[1].splitlines())
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_what_fits_and_counts_the_rest(run, indexed):
     assert in_terminal("count", str(indexed)) == (0, "90,000\n")
     assert run("count", str(indexed))[1] == "90000\n"
@@ -756,6 +760,7 @@ def test_the_error_names_the_extra_if_click_is_missing(run, monkeypatch):
     assert "pip install 'zonebloom[cli]'" in err
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_prints_no_error(indexed):
     process = start("lookup", str(indexed), "id >= 0", "--columns", "id")
     process.stdout.readline()
@@ -785,6 +790,7 @@ def test_an_interrupted_import_exits_with_130(tmp_path, slow):
     assert (process.returncode, out, err) == (130, "", "interrupted; nothing is left half done\n")
 
 
+@pytest.mark.slow
 def test_an_interrupted_build_leaves_no_files_and_the_next_one_works(run, tmp_path):
     folder = tmp_path / "large"
     folder.mkdir()
@@ -898,6 +904,7 @@ def test_spark_without_pyspark_names_the_extra(monkeypatch, data, run):
     assert (code, "pip install 'zonebloom[spark]'" in err) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_spark_that_does_not_start_is_an_error(data, tmp_path):
     environment = {"JAVA_HOME": str(tmp_path), "SPARK_REMOTE": ""}
     process = start("build", str(data), "--column=id", "--spark", **environment)
@@ -998,6 +1005,7 @@ def test_an_interrupted_change_says_that_it_may_be_half_done(users, run, monkeyp
     assert (code, "run the command again" in err) == (130, True)
 
 
+@pytest.mark.slow
 def test_upsert_reads_batches_of_csv_and_parquet(users, run, tmp_path):
     folder, table_format = users
     path, batch = str(folder), tmp_path / "batch.csv"
@@ -1038,6 +1046,7 @@ def test_upsert_reads_batches_of_csv_and_parquet(users, run, tmp_path):
     assert (code, "1 key occurs more than once" in err) == (1, True)
 
 
+@pytest.mark.slow
 def test_locate_and_files_print_where_keys_are(indexed, run, tmp_path):
     keys, path = tmp_path / "keys.csv", str(indexed)
     keys.write_text("name,id\nname 5,5\nname 6,7\nname 89999,89999\n")
@@ -1067,6 +1076,7 @@ def test_locate_and_files_print_where_keys_are(indexed, run, tmp_path):
         assert run("locate", path, *wrong)[0] == 2
 
 
+@pytest.mark.slow
 def test_an_iceberg_table_is_changed_through_its_catalog(tmp_path, run):
     from pyiceberg.catalog.sql import SqlCatalog
 

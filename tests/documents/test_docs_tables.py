@@ -124,6 +124,7 @@ def test_the_tables_of_types_list_every_type_of_arrow():
     assert {all_ids[number] for number in all_ids.keys() - ids} == UNAVAILABLE
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("row", INDEXABLE_ROWS, ids=lambda row: row[0][:30])
 def test_types_that_can_be_indexed_are_stored_and_found_as_the_table_says(row, tmp_path):
     """The oracle is a comparison of every row by PyArrow."""

@@ -88,6 +88,7 @@ def test_importing_the_package_loads_no_other_packages_and_three_modules():
     assert [name for name in loaded if name.startswith(("pyarrow", "numpy"))] == []
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("name", zonebloom.__all__)
 def test_each_public_name_can_be_the_first_that_is_imported(name):
     output = run_python(f"from zonebloom import {name} as value\nprint(value.__name__)")
@@ -97,6 +98,7 @@ def test_each_public_name_can_be_the_first_that_is_imported(name):
 PUBLIC_MODULES = ["results", "plots", "spark", "exchange.lance"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLIC_MODULES)
 def test_each_public_module_can_be_the_first_that_is_imported(name):
     output = run_python(f"import zonebloom.{name} as module\nprint(module.__name__)")
@@ -124,6 +126,7 @@ LOOKUPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", LOOKUPS)
 def test_a_point_lookup_loads_nothing_heavy(indexed, form):
     output = run_python(
@@ -158,6 +161,7 @@ def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, arguments):
     assert json.loads(loaded) == []
 
 
+@pytest.mark.slow
 def test_a_build_compiles_nothing_if_another_process_has_built_before(indexed):
     counts = json.loads(run_python(BUILD, indexed))
     assert {name.rpartition(".")[2] for name in counts} >= KERNELS
@@ -166,6 +170,7 @@ def test_a_build_compiles_nothing_if_another_process_has_built_before(indexed):
         assert hits == signatures, name
 
 
+@pytest.mark.slow
 def test_warmup_loads_every_kernel():
     output = run_python(
         """

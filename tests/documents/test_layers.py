@@ -216,6 +216,7 @@ def test_there_are_no_import_cycles():
     assert find_cycle(OWN_IMPORTS) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "root"), [("bench", ROOT), ("tests", ROOT / "tests")])
 def test_files_beside_the_package_have_no_import_cycle(folder, root):
     paths = {

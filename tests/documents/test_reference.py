@@ -84,6 +84,7 @@ def names(tmp_path, monkeypatch):
     pyplot.close("all")
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "obj",
     [obj for obj in WITHOUT_SPARK if obj.has_examples],
@@ -99,6 +100,7 @@ def test_internal_examples_print_their_output(test: doctest.DocTest):
     assert run_examples(test) == ""
 
 
+@pytest.mark.slow
 def test_the_site_can_be_built_and_documents_every_object(tmp_path):
     """Build the site in another process, because MkDocs changes settings of its process."""
     done = subprocess.run(

@@ -45,6 +45,7 @@ def test_a_change_that_does_not_fit_raises(module, monkeypatch, change, name, va
     assert (module.LIMIT, module.read) == (8, len)
 
 
+@pytest.mark.slow
 def test_tests_change_modules_only_through_the_seams():
     other_changes = []
     for folder in ("tests", "bench"):

@@ -43,6 +43,7 @@ def test_the_wheel_contains_only_the_packages(wheel):
     assert {"zonebloom/py.typed", "zonebloom/spark/pruning/IndexedFiles.java"} <= packed_files
 
 
+@pytest.mark.slow
 def test_the_wheel_works_without_the_repository(wheel, tmp_path):
     """Count rows without an index, because a build would compile the kernels again.
 

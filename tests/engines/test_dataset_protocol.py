@@ -345,6 +345,7 @@ class TestPolars:
         ]
         return narrow, wide
 
+    @pytest.mark.slow
     def test_narrow_filters_read_few_bytes(self, frames, counting, size):
         rows, files = frames
         narrow, wide = self.conditions()
@@ -380,6 +381,7 @@ class TestPyArrow:
         assert rows.schema.equals(plain.schema)
         assert rows.partition_expression.equals(plain.partition_expression)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("filter", FILTERS, ids=str)
     def test_scans_return_the_rows_of_pyarrow(self, rows, plain, filter):
         names = ["s", "row"]
@@ -473,6 +475,7 @@ class TestPyArrow:
         with pytest.raises(InvalidArgument, match=str(COUNT)):
             rows.take([COUNT])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("filter", FILTERS, ids=str)
     def test_fragments_return_the_rows_of_their_files(self, rows, plain, counting, size, filter):
         fragments = list(rows.get_fragments(filter))

@@ -85,6 +85,7 @@ def same_row_numbers(dataset, filter: str) -> list[int]:
     return result
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("arrow_type", "format"),
     [(item, "ipc") for item in TYPES]

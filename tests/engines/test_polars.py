@@ -240,6 +240,7 @@ shapes = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
 @settings(max_examples=cases(500, 60))
 @given(expressions, shapes, st.sampled_from(["in-memory", "streaming"]))
@@ -402,6 +403,7 @@ def every_type(first: int, count: int) -> pa.Table:
     return pa.table(columns)
 
 
+@pytest.mark.slow
 def test_every_type_has_the_values_that_polars_reads(tmp_path):
     for number in range(2):
         write(tmp_path, number, every_type(number * 80, 80))
@@ -570,6 +572,7 @@ def test_a_filter_that_keeps_many_zones_becomes_a_scan_of_polars(fresh, reads):
     assert [stats.rows_read for _, stats in reads] == [0]
 
 
+@pytest.mark.slow
 def test_queries_run_in_one_thread(fresh):
     code = (
         "import polars as pl; import zonebloom as zb\n"

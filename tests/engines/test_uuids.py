@@ -92,6 +92,7 @@ def questions(spell: Any) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.many
 def test_uuids_are_found_by_their_text(ds: zb.Dataset) -> None:
     for spell in SPELLINGS:
         for filter, expected in questions(spell).items():

@@ -203,6 +203,7 @@ SOURCES: dict[str, Callable[[Path], zb.Dataset]] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("source", "index_kind"),
     [(source, "BLOOMFILTER") for source in SOURCES] + [(next(iter(SOURCES)), "HASH")],

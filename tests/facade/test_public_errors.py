@@ -293,6 +293,7 @@ _CALLBACKS = ("progress", "scan_stats_callback")
 
 
 # An index folder that cannot be listed is a warning: the data is read instead.
+@pytest.mark.many
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_values_are_refused_by_name(

@@ -66,6 +66,7 @@ def _write(folder: Path, kinds: list[str], encryption: zb.Encryption | None) -> 
         ds.create_scalar_index("id", kind, f"{kind}_idx", spark=False, **options)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("damage", ["a bit", "truncation", "deletion"])
 @pytest.mark.parametrize(
     ("kinds", "is_encrypted"),

@@ -228,6 +228,7 @@ def hashes_to_ask(rows: Rows, seed: int, count: int = 150) -> np.ndarray:
     return source.choice(hashes, hashes.size + 10)
 
 
+@pytest.mark.slow
 @given(
     rows=drawn_rows(),
     probability=st.sampled_from([0.9, 0.1, 0.004, 1e-6]),
@@ -269,6 +270,7 @@ def test_absent_keys_have_no_more_false_zones_than_the_probability(
 # Temporary segments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unique", "zipf", "one bucket", "one value"])
 def test_a_build_whose_buffer_fills_finds_the_same_zones(tmp_path, monkeypatch, name):
     """A segment is then merged from temporary ones, which may end within a zone."""
@@ -296,6 +298,7 @@ def decoded_pairs(opened: HashTable) -> list[int]:
     return sorted(opened.packed_pairs(slots, hash_bits, 64 - hash_bits, 0).tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["few values", "zipf"])
 def test_a_heap_that_does_not_fit_in_memory_is_encoded_again(tmp_path, monkeypatch, name):
     values = DISTRIBUTIONS[name](np.random.default_rng(2), 100_000, 10)
@@ -357,6 +360,7 @@ def merged(folder: str | Path, tables: Sequence[HashTable]) -> HashTable:
     return HashTable(store_of(LOCAL), path, written.num_bytes, written.checksum)
 
 
+@pytest.mark.slow
 @given(
     parts=st.lists(drawn_rows(max_fragments=4), min_size=2, max_size=20),
     items=st.sampled_from([1, 10, 1024]),
@@ -375,6 +379,7 @@ def test_a_merged_segment_finds_the_zones_of_all(parts, items, probability, seed
         assert_reads_alike(opened, joined(parts))
 
 
+@pytest.mark.slow
 def test_merging_unique_keys_step_by_step_keeps_the_probability(tmp_path):
     """256 times as many keys use the reserve of 8 bits completely."""
     source = np.random.default_rng(10)

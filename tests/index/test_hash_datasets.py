@@ -101,6 +101,7 @@ def test_an_index_prunes_and_can_be_validated(folder):
     assert statistics["num_postings"] == 1
 
 
+@pytest.mark.slow
 def test_appended_changed_and_removed_files_are_refreshed(folder, monkeypatch):
     set_limit(monkeypatch, "segments that are merged", 2)
     for number in range(NUM_FILES, 8):

@@ -101,6 +101,7 @@ def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
 # Refresh
 
 
+@pytest.mark.slow
 def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypatch):
     set_limit(monkeypatch, "segments that are merged", 1)
     build(folder, "BLOOMFILTER", ["id"], fold=False)
@@ -133,6 +134,7 @@ def zones_holding(folder: Path, column: str, key) -> set[tuple[int, int]]:
     return zones
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("column", "keys"),

@@ -69,6 +69,7 @@ def plain_tokens(text: str, unit: str, *, lower: bool) -> list[bytes]:
 CHARACTERS = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
 
 
+@pytest.mark.slow
 def test_letters_that_differ_in_case_only_are_folded_to_one():
     """All letters that an engine may take for a letter of Latin, Greek or Cyrillic."""
     cased = [*range(0x41, 0x5B), *range(0xC0, 0x180), *range(0x386, 0x3D0), *range(0x400, 0x460)]
@@ -114,6 +115,7 @@ def test_characters_that_are_looked_up_have_the_fold_of_their_other_case(mapping
         assert not is_looked_up(other), (character, other)
 
 
+@pytest.mark.slow
 def test_no_other_character_matches_those_that_are_looked_up_without_regard_to_case():
     """RE2 takes U+0390 for U+1FD3, although no mapping to one character relates them."""
     codes = [ord(character) for character in CHARACTERS if is_looked_up(character)]
@@ -269,6 +271,7 @@ def hashes_by_row(part: RowHashes) -> list[list[int]]:
     return [part.values[a:b].tolist() for a, b in itertools.pairwise(ends)]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(list(ELEMENTS)), st.data())
 @settings(max_examples=200)
 def test_elements_have_the_hashes_of_a_column(kind, data):
@@ -397,6 +400,7 @@ WRAPPED_ELEMENTS = {
 }
 
 
+@pytest.mark.slow
 @given(st.sampled_from(list(WRAPPED_ELEMENTS)), st.booleans(), st.data())
 @settings(max_examples=300)
 def test_no_row_that_holds_an_element_or_entry_is_lost(kind, is_map, data):
@@ -618,6 +622,7 @@ def test_tuples_of_sets_of_all_types_are_looked_up(tmp_path, type_, kind):
                 assert ds.count_rows(filter) == (10 if keys else 0), (values_type, keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_rows", "num_words"), [(60_000, 60), (100, 36_000)])
 def test_a_build_holds_the_hashes_of_few_tokens(tmp_path, num_rows, num_words):
     """25 MB of text have 200 MB of hashes, be they in many rows or in few."""

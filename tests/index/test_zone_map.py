@@ -61,6 +61,7 @@ def is_nan(value) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(cases())
 def test_zones_are_those_that_may_hold_the_values(case):
@@ -163,6 +164,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("filter", "count"), FILTERS)
 def test_filters_read_few_zones_and_find_all_rows(folder, filter, count):
     ds = zb.dataset(folder)

@@ -87,6 +87,7 @@ def test_an_encrypted_index_of_encrypted_files_needs_no_confirmation(source, kin
     assert len(dataset.search(expression).at_most) == 1000
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "call",
     [

@@ -29,26 +29,29 @@ CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
 VERSIONS = ["1.0", "2.0"]
 
 
-def mixed_table(rows: int = 1500, seed: int = 0) -> pa.Table:
+def mixed_table(rows: int = 1000, seed: int = 0) -> pa.Table:
     rng = random.Random(seed)
     names = ["int64", "string", "double", "list<element: int64>", "fixed_size_binary[16]"]
     return pa.table({name: sample(TYPES.get(name, pa.int64()), rows, rng) for name in names})
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_pages_of_every_type_are_read(kind, version):
     rng = random.Random(1)
-    table = pa.table({"x": sample(TYPES[kind], 1500, rng), "n": pa.array(range(1500))})
+    table = pa.table({"x": sample(TYPES[kind], 1000, rng), "n": pa.array(range(1000))})
     check_file(written(table, data_page_version=version))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", CODECS)
 def test_pages_of_every_codec_are_read(codec, version):
     check_file(written(mixed_table(), compression=codec, data_page_version=version))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     "encoding, names",
@@ -63,7 +66,7 @@ def test_pages_of_every_codec_are_read(codec, version):
 )
 def test_pages_of_every_encoding_are_read(encoding, names, version):
     rng = random.Random(2)
-    table = pa.table({name: sample(SCALARS[name], 1500, rng) for name in names})
+    table = pa.table({name: sample(SCALARS[name], 1000, rng) for name in names})
     data = written(
         table,
         use_dictionary=False,
@@ -176,6 +179,7 @@ def test_a_page_walk_finds_the_pages_of_the_offset_index():
             assert getattr(index, name).tolist() == getattr(walked, name).tolist()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_random_files_are_read_as_by_pyarrow(data):
     rng = random.Random(data.draw(st.integers(0, 1 << 32), label="seed"))

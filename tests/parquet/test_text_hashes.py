@@ -65,6 +65,7 @@ def check(hashed: list[HashedTexts], expected: pa.Array) -> None:
     assert (min(ends), max(ends)) == (min(values), max(values)) if values else not ends
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(texts, min_size=1, max_size=60), repeats=st.integers(1, 8))

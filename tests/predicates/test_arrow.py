@@ -177,6 +177,7 @@ def check_nothing_lost(ds, expression):
         assert set(rows) <= set(kept_rows(ds, expression)), expression
 
 
+@pytest.mark.slow
 @settings(max_examples=cases(1500))
 @given(expressions)
 def test_random_expressions_keep_their_rows(ds, expression):
@@ -190,6 +191,7 @@ def test_random_expressions_keep_their_rows(ds, expression):
         assert re.search("without a zone|local_timestamp", str(error))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("name", TABLE.column_names)
 def test_every_column_can_be_compared_with_every_literal(ds, name):
     # Test all pairs, because rounding affects only a few of them.

@@ -60,6 +60,7 @@ def matching_rows(table, expression):
         return None
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("column", COLUMNS)
 def test_rows_are_those_of_pyarrow(column):
     values = COLUMNS[column]

@@ -136,6 +136,7 @@ def truth(predicate, row) -> bool | None:
             )
 
 
+@pytest.mark.slow
 @settings(max_examples=cases(300))
 @given(predicates)
 def test_random_predicates_match_the_rows_of_the_oracle(ds, predicate):

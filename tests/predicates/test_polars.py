@@ -197,6 +197,7 @@ def test_older_versions_of_polars_rule_out_nothing(monkeypatch, version):
     ]
 
 
+@pytest.mark.many
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("column", FIELDS, ids=str)
 def test_every_column_can_be_compared_with_every_literal(frame, column):
@@ -209,6 +210,7 @@ def test_every_column_can_be_compared_with_every_literal(frame, column):
         check(frame, column.is_in(values, nulls_equal=True))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", CASTS, ids=str)
 def test_every_cast_of_every_column_loses_no_row(frame, kind):
     for column in FIELDS:
@@ -276,6 +278,7 @@ def pushed(frame, expression):
     return (predicates[0] if predicates else None), result["row"].to_list()
 
 
+@pytest.mark.many
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("column", FIELDS, ids=str)
 def test_optimized_literals_lose_no_row(frame, column):

@@ -69,6 +69,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("language", CHAINS)
 def test_long_chains_are_answered(ds, language):
     assert numbers_of(ds, CHAINS[language]()) == WANTED
@@ -82,6 +83,7 @@ def test_the_index_answers_a_long_chain(ds):
     assert numbers_of(ds, chain) == [3 * ROWS - 3]
 
 
+@pytest.mark.slow
 def test_long_chains_of_other_conditions_are_answered_or_raise(ds):
     texts = [str(number) for number in KEYS]
     # LIKE without a wildcard is an equality.
@@ -109,6 +111,7 @@ DEEP = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DEEP)
 def test_deep_filters_are_answered_or_raise(ds, kind):
     for deep in (10, 60, 148, 300, 900, 1900, 3000):
@@ -131,6 +134,7 @@ def rows_of(filter):
     return zb.dataset(TABLE).to_table(["row"], filter)["row"].to_pylist()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("value", [0, 5, 2**53 + 1])
 @pytest.mark.parametrize("name", ["u64", "i64"])
 def test_int64_and_uint64_compare_as_in_python(name, value):

@@ -44,6 +44,7 @@ def as_json(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expr", EXPRESSIONS, ids=range(len(EXPRESSIONS)))
 def test_the_tree_of_messagepack_is_that_of_json(expr):
     tree = unpack(expr.meta.serialize(format="binary"))

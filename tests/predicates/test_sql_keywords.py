@@ -42,6 +42,7 @@ def expression_of(text: str, schema: pa.Schema) -> str:
     return str(row_filter)
 
 
+@pytest.mark.slow
 def test_a_keyword_is_a_column_without_quotes_unless_conditions_or_queries_have_it(caplog):
     assert {"set", "if", "values", "date", "order", "current_date"} <= keywords().keys()
     for word, kind in keywords().items():

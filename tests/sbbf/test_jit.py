@@ -60,6 +60,7 @@ def imported(places: dict[str, str]) -> dict:
     return json.loads(run_python(IMPORT, **places))
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_with_the_lock_delays_no_import_for_long(places):
     with subprocess.Popen(
         [sys.executable, "-c", HOLD],
@@ -81,6 +82,7 @@ def test_a_process_that_hangs_with_the_lock_delays_no_import_for_long(places):
     assert report["prefix"] in warning and "end that process" in warning
 
 
+@pytest.mark.slow
 def test_the_lock_is_the_users_alone(places, tmp_path):
     report = imported(places)
     assert report["cached"] and report["warnings"] == []
@@ -148,6 +150,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_loads_more_kernels():
     """As servers and data loaders do, that fork when all is imported."""

@@ -211,6 +211,7 @@ def _in_int64(value: int) -> int:
     return value
 
 
+@pytest.mark.slow
 @settings(max_examples=cases(120), deadline=None)
 @given(
     st.lists(MIXED_ROWS, min_size=1, max_size=12),

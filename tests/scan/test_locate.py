@@ -125,6 +125,7 @@ def number_of_keys(request, monkeypatch):
         compare_all_rows(monkeypatch)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("index", ["none", "plain", "global"])
 def test_locate_finds_keys_of_every_type(tmp_path, number_of_keys, kind, index):
@@ -240,6 +241,7 @@ _FILTERS = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("index", ["none", "BLOOMFILTER", "HASH"])
 @pytest.mark.parametrize("kind", _FILTERS)
 def test_located_rows_match_the_filter(tmp_path, number_of_keys, kind, index):

@@ -70,6 +70,7 @@ def use_many_keys_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     set_limit(monkeypatch, "rows that are decoded together", 8)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -241,6 +242,7 @@ INNER = st.fixed_dictionaries({"id": st.one_of(st.none(), st.integers(0, 3))})
 OUTER = st.fixed_dictionaries({"in": st.one_of(st.none(), INNER)})
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.one_of(st.none(), OUTER), min_size=1, max_size=60),

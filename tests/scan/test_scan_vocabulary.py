@@ -97,6 +97,7 @@ def _with_nan_after_numbers(keys: list[str]) -> list[str]:
     return [f"{rank}, {key}" if "double" in key else key for key in keys]
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     filter=st.sampled_from(FILTERS),

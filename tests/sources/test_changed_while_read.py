@@ -182,6 +182,7 @@ def test_a_replaced_file_is_read_in_its_old_version(monkeypatch, path, format):
     assert ids_and_version(ds.lookup("id", [5, 105])) == ([5, 105], {1})
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("number", range(1, 12))
 @pytest.mark.parametrize("operation", ["lookup", "to_table", "to_polars"])
 def test_a_store_without_change_times_is_still_checked(tmp_path, format, operation, number):

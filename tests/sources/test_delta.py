@@ -238,6 +238,7 @@ def test_partitioning_by_bytes_raises(path):
         zb.dataset(DeltaTable(path))
 
 
+@pytest.mark.slow
 def test_tables_with_deletion_vectors_written_by_deltalake(path):
     """deltalake lists variantType in their protocol, though no column has that type."""
     configuration = {"delta.enableDeletionVectors": "true"}

@@ -132,6 +132,7 @@ def ids_of(table) -> list[int]:
     return sorted(zb.dataset(table).to_table()["id"].to_pylist())
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 @pytest.mark.parametrize("seed", range(3))
 def test_each_version_has_the_rows_of_its_own_vectors(tmp_path, kind, seed):

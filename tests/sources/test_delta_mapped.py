@@ -103,6 +103,7 @@ def renamed(fields, old, new):
     return new_fields
 
 
+@pytest.mark.slow
 def test_renamed_columns_keep_their_values_and_index(mapped):
     fields = renamed(mapped.fields, "key", "other")
     mapped.set_fields(renamed(renamed(fields, "a", "z"), "x", "key"))
@@ -126,6 +127,7 @@ def test_renamed_columns_keep_their_values_and_index(mapped):
     assert ds.count_rows("s.z IN (41, 1000)") == ds.count_rows("other IN ('key 41', 'key 1000')")
 
 
+@pytest.mark.slow
 def test_a_column_that_is_dropped_and_added_again_is_another_column(mapped):
     without = [field for field in mapped.fields if field["name"] != "key"]
     mapped.set_fields(without)
@@ -145,6 +147,7 @@ def test_a_column_that_is_dropped_and_added_again_is_another_column(mapped):
     assert ds.scanner(filter="key = 'key 41'").plan().indices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_file", [False, True])
 def test_deletion_vectors_hide_rows(mapped, in_file):
     first, second = mapped.adds

@@ -18,6 +18,7 @@ SEEDS = range(334) if os.environ.get(THOROUGH) else range(4)
 STEPS = 7
 
 
+@pytest.mark.many
 @pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}.StaleIndexWarning")
 @pytest.mark.filterwarnings(f"ignore::{IndexNotUsedWarning.__module__}.IndexNotUsedWarning")
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")

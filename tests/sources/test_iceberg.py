@@ -87,6 +87,7 @@ PARTITIONS = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_partition_values_have_the_table_s_type(catalog, name):
     data = pa.table({"id": range(5), "part": PARTITIONS[name], "key": list("abcde")})
@@ -113,6 +114,7 @@ def test_partition_values_have_the_table_s_type(catalog, name):
     assert ds.count_rows(filter="part IS NULL") == data["part"].null_count
 
 
+@pytest.mark.slow
 def test_files_of_older_partition_specs_are_read(indexed):
     """Some files have a spec with a column's own value, and others have specs without."""
     with indexed.update_spec() as update:

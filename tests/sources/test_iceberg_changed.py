@@ -186,6 +186,7 @@ def test_files_without_field_ids(catalog, tmp_path):
 # Deletes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_many_position_deletes_are_read_once(catalog, tmp_path, monkeypatch, seed):
     """Deletes with and without bounds, in any order, apply to files that are not newer."""
@@ -330,6 +331,7 @@ def test_invalid_position_deletes_raise(tmp_path, columns):
         deletes.rows_of("a", 0)
 
 
+@pytest.mark.slow
 def test_equality_deletes_hide_rows(table, tmp_path):
     everything = pa.concat_tables([data(0), data(200)])
     delete_equal(table, tmp_path, {"id": [41, 250, 5000]})
@@ -364,6 +366,7 @@ def test_equality_deletes_compare_floats_as_java_does(catalog, tmp_path):
     assert zb.dataset(new_table).to_table()["id"].to_pylist() == [0, 3]
 
 
+@pytest.mark.slow
 def test_deletes_apply_to_their_partition(catalog, tmp_path):
     new_table = catalog.create_table("n.t", schema=data(0, 1).schema)
     new_table.append(data(1000, 30))

@@ -247,6 +247,7 @@ def test_a_damaged_byte_gives_rows_or_an_error(
         assert str(path) in str(error)
 
 
+@pytest.mark.slow
 def test_a_dropped_scan_does_not_crash_the_process(tmp_path: Path) -> None:
     """PyArrow's threads would use memory that the dropped scan freed."""
     table = pa.table({"id": range(500), "data": [b"x" * (row % 50) for row in range(500)]})

@@ -96,6 +96,7 @@ filters = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=cases(300))
 @given(filters)
 def test_random_filters_give_the_rows_of_pyarrow(folder, filter):

@@ -95,6 +95,7 @@ FILTERS: list[tuple[pc.Expression, pl.Expr]] = [
 ]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("schema", list(SCHEMAS))
 @pytest.mark.parametrize("column", [None, "id", "x", "later"])
 def test_rows_equal_those_of_pyarrow(

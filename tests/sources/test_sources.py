@@ -101,6 +101,7 @@ LISTS = [
 ]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", ["local", "relative", "file system"])
 @pytest.mark.parametrize("names", LISTS)
 def test_a_list_of_folders_has_the_files_of_all(logs, names, kind, monkeypatch):

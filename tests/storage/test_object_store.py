@@ -71,6 +71,7 @@ def indexed(s3):
     return dataset
 
 
+@pytest.mark.slow
 def test_lookups_equal_pyarrow_and_read_few_bytes(indexed, s3):
     scan = pads.dataset("lake/data", filesystem=s3, format="parquet")
     size = sum(info.size for info in s3.get_file_info(pafs.FileSelector("lake/data")) if info.size)
@@ -138,6 +139,7 @@ def test_a_name_with_a_control_character_is_read(s3):
     assert ds.count_rows("id = 7") == 1
 
 
+@pytest.mark.slow
 def test_credentials_of_a_uri_are_never_shown_or_stored(indexed, s3, endpoint):
     query = f"endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
     uri = f"s3://test:PASSWORD@lake/data?{query}"
@@ -163,6 +165,7 @@ def test_credentials_of_a_uri_are_never_shown_or_stored(indexed, s3, endpoint):
 PATTERNS = {"*.parquet": 3, "part-[!1]*": 2, "**": 3, "?art-1.parquet": 1, "[n]o*": 0}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_match_objects(indexed, s3, endpoint, pattern):
     options = f"endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
@@ -219,6 +222,7 @@ def test_an_object_overwritten_with_the_same_size_is_noticed(s3):
     assert zb.dataset("lake/same", filesystem=s3).count_rows("id = 7") == 1
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_raises(s3, endpoint):
     pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
     deaf = pafs.S3FileSystem(
@@ -237,6 +241,7 @@ def test_a_store_that_does_not_answer_raises(s3, endpoint):
         identities(deaf, paths)
 
 
+@pytest.mark.slow
 def test_an_index_is_copied_to_a_store_and_back(s3, tmp_path):
     local_folder, copied_back = tmp_path / "here", tmp_path / "back"
     local_folder.mkdir()

@@ -70,6 +70,7 @@ def put(store, path: str, seed: int) -> None:
     store.put(path, sink.getvalue())
 
 
+@pytest.mark.slow
 def test_rows_of_a_store_equal_those_written(store):
     names = ["a b=é", "p%20q/b", "c"]
     for seed, name in enumerate(names):
@@ -176,6 +177,7 @@ class PlainFiles(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_plain_http_server_is_read_file_by_file():
     sink = io.BytesIO()
     pq.write_table(table(0), sink)
@@ -214,6 +216,7 @@ def write_at_once(views, names):
     return {name for name in results if name is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["obstore", "pyarrow", "mixed"])
 def test_concurrent_writers_lose_no_commit(bucket, s3, kind):
     put(bucket, "data/a.parquet", 0)

@@ -387,6 +387,7 @@ def test_an_index_that_is_not_encrypted_is_not_used(folder):
 # Damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
 def test_changed_or_exchanged_parts_lose_no_row(folder, kind):
     build(folder, index_type=kind)

@@ -96,6 +96,7 @@ def test_a_build_stores_all_rows_or_raises(tmp_path, format):
         assert ds.lookup("id", IDS[[0, 4_999, 10_000, ROWS - 1]]).num_rows == 4
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("operation", ["all", "filter", "polars", "names", "lookup", "locate"])
 def test_a_read_returns_all_rows_or_raises(tmp_path, format, operation):

@@ -119,6 +119,7 @@ LOOKUPS = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("library", "method"),
     [("obstore", "count"), ("obstore", "table"), ("obstore", "lookup"), ("pyarrow", "table")],
@@ -144,6 +145,7 @@ def test_the_first_lookup_waits_twice(server, library, method):
     assert server.count_requests().waits <= 2
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("library", ["obstore", "pyarrow"])
 def test_an_opening_lists_the_folder_once(server, library):
     server.count_requests()

@@ -326,7 +326,7 @@ def check_file(
 ) -> File:
     """Check random rows of each row group, with each way to locate pages.
 
-    Without ``tries`` rows are chosen twice, or five times if thorough.
+    Without ``tries`` rows are chosen once, or five times if thorough.
 
     ``same_groups`` is a file with the same rows and row groups for pyarrow to read, if it cannot
     read ``data`` itself.
@@ -342,7 +342,7 @@ def check_file(
         everything = RowRanges([(0, group.num_rows)])
         many = RowRanges([(i, i + 1) for i in range(0, group.num_rows, 3)])
         for located in (file.indexed, file.walked, file.nowhere):
-            chosen = [some_rows(group.num_rows, rng) for _ in range(tries or cases(5, 2))]
+            chosen = [some_rows(group.num_rows, rng) for _ in range(tries or cases(5, quick=1))]
             for rows in [everything, many, *chosen]:
                 check_rows(file, whole, number, rows, located)
                 check_found(file, whole, number, rows, located, rng)

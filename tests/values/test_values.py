@@ -129,6 +129,7 @@ def exact_value(scalar: pa.Scalar) -> object:
     return exact(scalar)[1]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("column", VALUES, ids=str)
 def test_a_key_has_the_hashes_of_the_rows_that_equal_it_or_may_be_anywhere(column):
     """The oracle compares exact numbers, moments, texts and bytes."""
