@@ -184,12 +184,15 @@ def train_task(
         files = _train_fragments(task, outputs, footers, threads, progress)
         large_digests = _digests_of_large_files(task)
         _require_unchanged(task, early_digests, large_digests)
-        store = task.catalog.store
-        segments = tuple(store.map_requests(_Output.close, outputs))
+        with thread_pool(1) as pool:
+            written_pages = pool.submit(
+                footers.write_page_map, task.catalog, f"{task.segment}-pages"
+            )
+            segments = tuple(task.catalog.store.map_requests(_Output.close, outputs))
+            pages = written_pages.result()
         # No error occurred, so keep the files.
         stack.pop_all()
     parts = tuple(output.write_global_filter_part() for output in outputs)
-    pages = footers.write_page_map(task.catalog, f"{task.segment}-pages")
     fragments = tuple(
         KnownFragment(
             fragment.fragment_id,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
@@ -89,16 +89,23 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
     # List the segments before reading the newest version. Segments that are written later cannot be
     # in that version, so they must not be in the list.
-    segments, foreign_infos = _split(catalog, segments_folder, _is_segment)
+    listed, listed_versions = store.map_requests(
+        lambda folder: store.list_index_folder(folder, recursive=True),
+        (segments_folder, versions_folder),
+    )
+    entries: dict[str, list[pafs.FileInfo]] = {segments_folder: [], versions_folder: []}
+    for info in (*listed, *listed_versions):
+        entries.setdefault(posixpath.dirname(info.path), []).append(info)
+    segments, foreign_infos = _split(entries[segments_folder], _is_segment)
     folders: list[tuple[pafs.FileInfo, list[pafs.FileInfo]]] = []
     segments_with_foreign_files: set[str] = set()
-    listed = store.map_requests(lambda folder: _split(catalog, folder.path, is_own_file), segments)
-    for segment, (own, others) in zip(segments, listed, strict=True):
+    for segment in segments:
+        own, others = _split(entries.get(segment.path, []), is_own_file)
         folders.append((segment, own))
         foreign_infos += others
         if others:
             segments_with_foreign_files.add(segment.base_name)
-    versions, others = _split(catalog, versions_folder, _is_version_file)
+    versions, others = _split(entries[versions_folder], _is_version_file)
     foreign_infos += others
     foreign = tuple(sorted(posixpath.relpath(info.path, catalog.folder) for info in foreign_infos))
     infos = [*segments, *versions, *chain(*(own for _, own in folders))]
@@ -107,7 +114,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         return Vacuumed(0, 0, 0, foreign)
     newest = catalog.latest(for_writing=True)
     # List again, because other writers may have committed since.
-    versions, _ = _split(catalog, versions_folder, _is_version_file)
+    versions, _ = _split(store.list_index_folder(versions_folder), _is_version_file)
     # An empty folder may belong to a build that has just begun, so its own time counts.
     old_folders = [
         (folder, inside)
@@ -249,10 +256,9 @@ def _delete_orphan(catalog: Catalog, path: str) -> bool:
 
 
 def _split(
-    catalog: Catalog, folder: str, is_own: Callable[[pafs.FileInfo], bool]
+    infos: Sequence[pafs.FileInfo], is_own: Callable[[pafs.FileInfo], bool]
 ) -> tuple[list[pafs.FileInfo], list[pafs.FileInfo]]:
-    """List a folder. Return the entries that belong to the index, and the foreign ones."""
-    infos = catalog.store.list_index_folder(folder)
+    """Return the entries of a folder that belong to the index, and the foreign ones."""
     return [info for info in infos if is_own(info)], [info for info in infos if not is_own(info)]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
@@ -21,6 +22,7 @@ from zonebloom.base.threads import thread_pool
 from zonebloom.building.builder import Builder
 from zonebloom.catalog.fragment_table import fragment_table
 from zonebloom.catalog.model import SEGMENTS, Version
+from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.changes.key_test import RowTest, row_test
 from zonebloom.changes.receipt import Receipt, Trace, Traces
@@ -50,12 +52,15 @@ class FileSearch:
         The data files that held a key.
     other_files : set of str
         The files below the root of the table that are no data files.
+    index_versions : dict of int to Version
+        The versions of the index that could be read, by number.
     """
 
     table: ChangeableTable
     traces: list[Trace]
     paths: set[str]
     other_files: set[str]
+    index_versions: dict[int, Version]
 
 
 def traces_of_failed_search(table: ChangeableTable, error: Exception) -> Traces:
@@ -144,6 +149,8 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
     With a test, all data files are searched for rows that pass it.
     """
     source = table.opened.source
+    # The catalog in use remembers the newest version, and no older one instead.
+    catalog = copy(table.opened.catalog)
     removed = {file.path for file in receipt.files_removed}
     # A file of a folder has the same path before and after.
     named_by_receipt = removed.difference(file.path for file in receipt.files_added)
@@ -175,15 +182,17 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
         to_search |= data_files | current.keys() | held_by.keys()
     with thread_pool(source.store.num_threads) as pool:
         traces = [part for part in pool.map(trace, sorted(to_search)) if part is not None]
+    index_versions, _ = _read_versions(catalog, {})
     paths = named_by_receipt | {part.path for part in traces}
     logs = table.logs_of(history, stored, paths)
     traces += [Trace("log", path, (), "it has statistics of such a file") for path in logs]
-    return FileSearch(table, traces + unreadable, paths | removed, stored - data_files)
+    other_files = stored - data_files
+    return FileSearch(table, traces + unreadable, paths | removed, other_files, index_versions)
 
 
 def with_index_traces(search: FileSearch, opened: OpenedDataset) -> Traces:
     """Return what a search of files has found, and the segments that were built over such files."""
-    traces = search.traces + _index_traces(opened, search.paths)
+    traces = search.traces + _index_traces(opened, search)
     return Traces(tuple(traces), _calls(search.table, traces))
 
 
@@ -291,14 +300,13 @@ def _is_data(path: str, root: str) -> bool:
     return path.endswith((".parquet", ".tmp")) and not hidden
 
 
-def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
-    """Return the segments of the index that were built over files that held a key."""
-    catalog = opened.catalog
-    # The keys of files are whole paths, or begin at the root.
-    forms = {key for path in paths for key in (path, path.removeprefix(f"{opened.source.root}/"))}
-    keys = pa.array(sorted(forms), pa.string())
-    segments: dict[str, set[int]] = {}
-    ids: set[int] = set()
+def _read_versions(
+    catalog: Catalog, known: Mapping[int, Version]
+) -> tuple[dict[int, Version], list[Trace]]:
+    """Return the versions of an index that exist, and traces for those that cannot be read.
+
+    Known ones are not read again, because a version never changes.
+    """
     unreadable: list[Trace] = []
 
     def read(number: int) -> Version:
@@ -309,23 +317,40 @@ def _index_traces(opened: OpenedDataset, paths: Collection[str]) -> list[Trace]:
             unreadable.append(Trace("index", path, (), f"it cannot be read ({error})"))
             return Version()
 
+    numbers = catalog.numbers()
+    new_numbers = [number for number in numbers if number not in known]
+    versions = dict(zip(new_numbers, catalog.store.map_requests(read, new_numbers), strict=True))
+    versions |= {number: known[number] for number in numbers if number in known}
+    return {number: version for number, version in versions.items() if version.number}, unreadable
+
+
+def _index_traces(opened: OpenedDataset, search: FileSearch) -> list[Trace]:
+    """Return the segments of the index that were built over files that held a key."""
+    catalog = opened.catalog
+    # The keys of files are whole paths, or begin at the root.
+    root = f"{opened.source.root}/"
+    forms = {key for path in search.paths for key in (path, path.removeprefix(root))}
+    keys = pa.array(sorted(forms), pa.string())
+    segments: dict[str, set[int]] = {}
+    ids: set[int] = set()
     folder = posixpath.join(catalog.folder, SEGMENTS)
     with thread_pool(2) as pool:
         looked = pool.submit(opened.look)
         listed = pool.submit(catalog.store.list_index_folder, folder)
-        for version in catalog.store.map_requests(read, catalog.numbers()):
-            fragments = fragment_table(version.fragments).table
-            held_keys = pc.call_function("is_in", [fragments["key"]], pc.SetLookupOptions(keys))
-            ids.update(fragments["fragment_id"].filter(held_keys).to_pylist())
-            for page_map in version.page_maps:
-                # It says where pages lie, and holds no keys.
-                segments.setdefault(page_map.segment, set())
-            for index in version.indices.values():
-                parts = [(segment.name, segment.fragment_ids) for segment in index.segments]
-                if index.global_filter is not None:
-                    parts.append((index.global_filter.segment, index.global_filter.fragment_ids))
-                for name, fragment_ids in parts:
-                    segments.setdefault(name, set()).update(fragment_ids)
+        versions, unreadable = _read_versions(catalog, search.index_versions)
+    for version in versions.values():
+        fragments = fragment_table(version.fragments).table
+        held_keys = pc.call_function("is_in", [fragments["key"]], pc.SetLookupOptions(keys))
+        ids.update(fragments["fragment_id"].filter(held_keys).to_pylist())
+        for page_map in version.page_maps:
+            # It says where pages lie, and holds no keys.
+            segments.setdefault(page_map.segment, set())
+        for index in version.indices.values():
+            parts = [(segment.name, segment.fragment_ids) for segment in index.segments]
+            if index.global_filter is not None:
+                parts.append((index.global_filter.segment, index.global_filter.fragment_ids))
+            for name, fragment_ids in parts:
+                segments.setdefault(name, set()).update(fragment_ids)
     # A file that was written anew at its path has another id.
     ids -= looked.result().coverage.known_ids
     traces = [
