@@ -90,22 +90,23 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     # List the segments before reading the newest version. Segments that are written later cannot be
     # in that version, so they must not be in the list.
     listed, listed_versions = store.map_requests(
-        lambda folder: store.list_index_folder(folder, recursive=True),
+        lambda folder: store.list_index_folder(folder, recursive=folder == segments_folder),
         (segments_folder, versions_folder),
     )
-    entries: dict[str, list[pafs.FileInfo]] = {segments_folder: [], versions_folder: []}
-    for info in (*listed, *listed_versions):
-        entries.setdefault(posixpath.dirname(info.path), []).append(info)
-    segments, foreign_infos = _split(entries[segments_folder], _is_segment)
+    # By the name of the folder, because some file systems list other forms of the same path.
+    entries: dict[str, list[pafs.FileInfo]] = {}
+    for info in listed:
+        entries.setdefault(posixpath.basename(posixpath.dirname(info.path)), []).append(info)
+    segments, foreign_infos = _split(entries.get(SEGMENTS, []), _is_segment)
     folders: list[tuple[pafs.FileInfo, list[pafs.FileInfo]]] = []
     segments_with_foreign_files: set[str] = set()
     for segment in segments:
-        own, others = _split(entries.get(segment.path, []), is_own_file)
+        own, others = _split(entries.get(segment.base_name, []), is_own_file)
         folders.append((segment, own))
         foreign_infos += others
         if others:
             segments_with_foreign_files.add(segment.base_name)
-    versions, others = _split(entries[versions_folder], _is_version_file)
+    versions, others = _split(listed_versions, _is_version_file)
     foreign_infos += others
     foreign = tuple(sorted(posixpath.relpath(info.path, catalog.folder) for info in foreign_infos))
     infos = [*segments, *versions, *chain(*(own for _, own in folders))]
