@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import math
 import operator
 
@@ -178,6 +179,20 @@ def test_filters_read_few_zones_and_find_all_rows(folder, filter, count):
     assert "not answered" not in text
     # Each row that matches is in a zone that is read, and few zones besides are.
     assert len(ds.search(filter).at_most) <= count + 3 * 50 + (550 if "IS N" in filter else 0)
+
+
+def test_a_prefix_finds_texts_that_equal_it_and_no_later_ones(tmp_path):
+    letters = ["", "a", "b", "\ud7ff", "\U0010ffff"]
+    texts = sorted({"".join(part) for part in itertools.product(letters, repeat=2)})
+    pq.write_table(pa.table({"s": texts}), tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("s", "ZONEMAP", number_of_items=2, spark=False)
+    for prefix in filter(None, texts):
+        filters = f"starts_with(s, '{prefix}')", pc.starts_with(pc.field("s"), prefix)
+        expected = [text for text in texts if text.startswith(prefix)]
+        for filter_ in (f"s LIKE '{prefix}%'", *filters):
+            assert ds.to_table(filter=filter_)["s"].to_pylist() == expected
+            assert len(ds.search(filter_).at_most) <= len(expected) + 4
 
 
 def test_a_plan_shows_what_each_index_leaves(folder):
