@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.e2e_helpers import array_of, raw_values, touch_later, write_files
 from support.helpers import index_folder
 from support.limits import set_limit
 
 import zonebloom as zb
 from zonebloom import Sbbf, errors
-from zonebloom.index.global_filter import GlobalFilterSize
-from zonebloom.index.zone_map.writer import BoundsBuilder
-from zonebloom.values.normal_types import hashed_values, key_range_type
 
 TYPES = [
     pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal32(5, 2),
@@ -31,9 +28,11 @@ TYPES = [
 ]  # fmt: skip
 
 
-def files_of(folder: Path, lists: list[list], arrow_type: pa.DataType) -> zb.Dataset:
+def files_of(
+    folder: Path, lists: list[list], arrow_type: pa.DataType, **options: Any
+) -> zb.Dataset:
     folder.mkdir(exist_ok=True)
-    write_files(folder, [pa.table({"key": pa.array(v, arrow_type)}) for v in lists])
+    write_files(folder, [pa.table({"key": pa.array(v, arrow_type)}) for v in lists], **options)
     return zb.dataset(folder)
 
 
@@ -50,10 +49,12 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
         ds.create_scalar_index("key", spark=False)
         ranges = ds.key_ranges("key")
         # Python cannot represent the longest durations.
-        type_ = key_range_type(arrow_type)
+        is_duration = pa.types.is_duration(arrow_type)
+        type_ = pa.int64() if is_duration else ranges.schema.field("minimum").type
         ends = tuple(ranges[name].cast(type_)[0].as_py() for name in ("minimum", "maximum"))
         (row,) = ranges.drop(["minimum", "maximum"]).to_pylist()
-        stored = hashed_values(part).cast(type_)
+        decoded = part.dictionary_decode() if pa.types.is_dictionary(arrow_type) else part
+        stored = decoded.cast(type_)
         values = [value for value in stored.to_pylist() if value is not None]
         bounded = [v for v in values if not (isinstance(v, float) and math.isnan(v))]
         assert row["is_known"]
@@ -141,8 +142,8 @@ def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_b
     set_limit(monkeypatch, "rows of a batch of a build", run_rows)
     # Read no file as a whole, so that files have runs.
     set_limit(monkeypatch, "bytes of a file that a build reads at once", 0)
-    random = np.random.default_rng(1)
-    lists = [[*random.integers(0, 1 << 40, 3000).tolist(), None] for _ in range(3)]
+    rng = np.random.default_rng(1)
+    lists = [[*rng.integers(0, 1 << 40, 3000).tolist(), None] for _ in range(3)]
     folder = tmp_path / "d"
     folder.mkdir()
     write_files(
@@ -191,27 +192,32 @@ def test_a_global_filter_is_stale_after_changes_and_a_refresh_updates_it(tmp_pat
     assert zb.dataset(tmp_path).global_filter("key").sbbf == refreshed.sbbf
 
 
+@pytest.mark.slow
 def test_very_many_keys_get_a_higher_default_probability():
     """The largest filter is not refused because of the default probability."""
-    assert GlobalFilterSize.default(1_000_000) == GlobalFilterSize(1_000_000, 0.001)
-    many = GlobalFilterSize.default(90_000_000)
-    assert many == GlobalFilterSize(90_000_000, 0.01)
-    assert many.num_bytes <= 128 << 20
+
+    def probability(num_rows: int) -> float:
+        part = pa.nulls(1_000_000, pa.int8())
+        ds = zb.dataset(pa.table({"key": pa.chunked_array([part] * (num_rows // len(part)))}))
+        ds.create_scalar_index("key", spark=False, train=False, global_filter=True)
+        return ds.global_filter("key").probability
+
+    assert probability(1_000_000) == 0.001
+    assert probability(67_000_000) == 0.01
     with pytest.raises(errors.InvalidArgument, match="over 128 MiB"):
-        _ = GlobalFilterSize(90_000_000, 0.001).num_bytes
+        probability(112_000_000)
 
 
-@given(st.lists(st.lists(st.one_of(st.none(), st.integers(-50, 50)), max_size=30), max_size=5))
-def test_ranges_of_several_runs_are_merged(lists):
-    whole, parts = BoundsBuilder(pa.int64()), BoundsBuilder(pa.int64())
-    for values in lists:
-        array = pa.array(values, pa.int64())
-        part = BoundsBuilder(pa.int64())
-        part.add(array)
-        parts.merge(part)
-        whole.add(array)
-    flat = [v for values in lists for v in values if v is not None]
-    for key_range in (whole, parts):
-        bounds = key_range.to_bounds()
-        assert bounds.least.to_pylist() == [min(flat, default=None)]
-        assert bounds.greatest.to_pylist() == [max(flat, default=None)]
+def test_ranges_of_several_runs_are_merged(tmp_path, monkeypatch):
+    set_limit(monkeypatch, "rows of a batch of a build", 3)
+    set_limit(monkeypatch, "bytes of a file that a build reads at once", 0)
+    rng = random.Random(0)
+    nulls = [None] * 6
+    lists = [[*nulls, *rng.choices([None, *range(-50, 50)], k=rng.randrange(40))] for _ in range(9)]
+    ds = files_of(tmp_path, [*lists, nulls, []], pa.int64(), row_group_size=3)
+    ds.create_scalar_index("key", spark=False)
+    rows = ds.key_ranges("key").to_pylist()
+    for values, row in zip([*lists, nulls, []], rows, strict=True):
+        known = [value for value in values if value is not None]
+        wanted = min(known, default=None), max(known, default=None), values.count(None)
+        assert (row["minimum"], row["maximum"], row["null_count"]) == wanted

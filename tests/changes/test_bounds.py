@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
+from base64 import b64encode
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable, write_deltalake
-from fsspec.implementations.local import LocalFileSystem
+from support.seams import replace_function
 
 import zonebloom as zb
-from zonebloom.changes.folder import FolderChanges
-from zonebloom.changes.key_test import KeyTest
 
 
 def write(path, ids, name="id"):
@@ -59,21 +61,21 @@ def test_links_to_the_folder_and_inside_it_are_deleted_with_their_files(tmp_path
     assert os.listdir(lake) == ["b.parquet"]
 
 
-def test_a_file_is_closed_before_it_is_replaced(tmp_path):
-    files = []
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="lists open files by Linux's /proc")
+def test_a_file_is_closed_before_it_is_replaced(tmp_path, monkeypatch):
+    replace, num_open = os.replace, []
 
-    class Recording(LocalFileSystem):
-        def _open(self, *arguments, **options):
-            files.append(super()._open(*arguments, **options))
-            return files[-1]
+    def replace_file(hidden, path):
+        if path.endswith("a.parquet"):
+            links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+            num_open.append(sum(os.path.realpath(link) == path for link in links))
+        replace(hidden, path)
 
     write(tmp_path / "a.parquet", [1, 2])
-    ds = zb.dataset(str(tmp_path), filesystem=Recording())
-    table = FolderChanges(ds.opened, None)
-    files.clear()
-    batches = table.rows_of(ds.opened.source.fragments[0], []).batches
-    assert [rows["id"].to_pylist() for _, rows in batches] == [[1, 2]]
-    assert [file.closed for file in files] == [True]
+    ds = zb.dataset(tmp_path)
+    replace_function(monkeypatch, os, "replace", replace_file)
+    ds.erase("id", [1])
+    assert num_open == [0] and ids_of(tmp_path / "a.parquet") == [2]
 
 
 def test_keys_that_can_be_read_once_are_proven(tmp_path):
@@ -172,22 +174,27 @@ def test_files_that_are_older_than_a_field_hold_no_key_of_it(tmp_path):
     assert receipt.num_deleted == 1 and not receipt.check(ds, [5]).found
 
 
-def test_bytes_are_searched_once_for_each_spelling_of_a_key():
-    raw = bytes(range(16))
-    keys = (
-        pa.array(["key-1", "key 2", "short", "no"]),
-        pa.array([7, 8, 9, 10]),
-        pa.array([raw, raw, bytes(8), b"short"]),
-        pa.array([raw] * 4, pa.binary(16)),
-    )
-    forms, others = KeyTest((("id",), ("n",), ("s", "b"), ("u",)), keys).byte_forms()
-    assert forms == [
-        *(b"key-1", b"key 2", b"key%202", b"short"),
-        *(raw, raw.hex().encode(), b"AAECAwQFBgcICQoLDA0ODw=="),
-        b"00010203-0405-0607-0809-0a0b0c0d0e0f",
-        *(bytes(8), b"0" * 16, b"AAAAAAAAAAA="),
-    ]
-    assert others == ["short values of id", "n", "short values of s.b"]
+def test_other_files_are_searched_for_each_spelling_of_a_key(tmp_path):
+    text, raw, long, short = 'key "ä"', bytes(range(8, 24)), bytes(range(100, 108)), b"bytes"
+    keys = {
+        "id": pa.array([text, "key"]),
+        "n": pa.array([7_000_000, 8_000_000]),
+        "b": pa.array([long, short]),
+        "u": pa.array([raw, raw], pa.binary(16)),
+    }
+    (tmp_path / "x").mkdir()
+    pq.write_table(pa.table({**keys, "n": [7_000_000, 9]}), tmp_path / "x" / "a.parquet")
+    spellings = [text.encode(), json.dumps(text)[1:-1].encode(), quote(text).encode()]
+    for value in (raw, long):
+        spellings += [value, value.hex().encode(), b64encode(value)]
+    spellings.append(str(uuid.UUID(bytes=raw)).encode())
+    for number, spelling in enumerate([*spellings, b"key", b"7000000", short]):
+        (tmp_path / "x" / f"_{number}").write_bytes(b"<" + spelling + b">")
+    ds = zb.dataset(tmp_path / "x")
+    traces = ds.erase(list(keys), pa.table(keys)).check(ds, pa.table(keys))
+    names = {os.path.basename(trace.path) for trace in traces.found}
+    assert names == {f"_{number}" for number in range(len(spellings))}
+    assert traces.not_searched == ("short values of id", "n", "short values of b")
 
 
 def test_a_check_says_which_keys_other_files_were_searched_for(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,23 +203,19 @@ def test_two_upserts_of_the_same_keys_at_once_insert_each_once(table):
 
 
 def test_an_erasure_of_whole_files_is_repeated_after_a_conflict(table, monkeypatch):
-    from zonebloom.changes.delta import DeltaChanges
-    from zonebloom.changes.folder import FolderChanges
-    from zonebloom.changes.iceberg import IcebergChanges
-
     erased = {row["id"] for row in table.rows[-60:]}
     again = [table.row(row_id) for row_id in list(erased)[:5]]
-    for owner in (DeltaChanges, FolderChanges, IcebergChanges):
-        commit = owner.commit
-
-        def commit_after_others(self, *arguments, commit=commit):
-            if again:
-                table.append([*again, *table.new_rows(3)])
-                again.clear()
-            return commit(self, *arguments)
-
-        replace_function(monkeypatch, owner, "commit", commit_after_others)
+    others = [[*again, *table.new_rows(3)]]
     ds = zb.dataset(table.load(), **table.options)
+    # The rows were located, and threads open their files to write the other rows anew.
+    for open_file in (pq.read_metadata, pq.ParquetFile):
+
+        def open_after_others(*arguments, open_file=open_file, **options):
+            with suppress(IndexError):
+                table.append(others.pop())
+            return open_file(*arguments, **options)
+
+        replace_function(monkeypatch, pq, open_file.__name__, open_after_others)
     receipt = ds.erase("id", list(erased))
     assert (receipt.tries, receipt.num_deleted, receipt.is_committed) == (2, 65, True)
     table.rows = [row for row in table.rows if row["id"] not in erased]

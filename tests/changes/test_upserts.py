@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import threading
 
 import duckdb
@@ -11,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.helpers import index_folder
 from support.seams import replace_function
 
 import zonebloom as zb
@@ -86,22 +89,20 @@ def test_all_rows_of_a_key_move(parts):
 
 
 def test_rows_that_moved_are_not_lost_by_an_interruption(parts, monkeypatch):
-    from zonebloom.changes.folder import FolderChanges
-
     rows = pa.table({"id": [2], "p": ["c"], "q": ["y"], "v": [9]})
     before = read(parts)
     with pytest.raises(ChangeRefused, match="whose keys exist"):
         zb.dataset(parts).upsert(rows, on="id", when_not_matched="ignore")
     assert read(parts) == before
-    publish = FolderChanges._publish
+    replace = os.replace
 
-    def fail_for_new_files(self, file):
-        if file.replaced is None:
+    def fail_for_new_files(hidden, path):
+        if path.endswith(".parquet") and not os.path.exists(path):
             raise TimeoutError("interrupted")
-        return publish(self, file)
+        replace(hidden, path)
 
     with monkeypatch.context() as interrupted:
-        replace_function(interrupted, FolderChanges, "_publish", fail_for_new_files)
+        replace_function(interrupted, os, "replace", fail_for_new_files)
         with pytest.raises(OSError, match="interrupted"):
             zb.dataset(parts).upsert(rows, on="id")
     zb.dataset(parts).upsert(rows, on="id")
@@ -147,8 +148,6 @@ def test_readers_of_all_files_see_none_that_is_not_complete(tmp_path):
 @pytest.mark.parametrize("folders", [("", "p=a"), ("p=a", ""), ("p=a/q=x", "link")])
 def test_changes_through_other_folders_wait(parts, monkeypatch, folders):
     pytest.importorskip("fcntl")
-    from zonebloom.changes.folder import FolderChanges
-
     (parts.parent / "link").symlink_to(parts)
     roots = [parts.parent / "link" if name == "link" else parts / name for name in folders]
 
@@ -156,16 +155,16 @@ def test_changes_through_other_folders_wait(parts, monkeypatch, folders):
         zb.dataset(root).upsert(pa.table({"id": [row_id], "v": [row_id * 100]}), on="id")
 
     thread = threading.Thread(target=change, args=(roots[1], 2))
-    delete_leftovers = FolderChanges._delete_leftovers
+    replace = os.replace
 
-    def change_meanwhile(self, folders):
-        # The files were compared with those that were read, and are replaced next.
-        if thread.ident is None:
+    def change_meanwhile(hidden, path):
+        # The files were compared with those that were read.
+        if path.endswith(".parquet") and thread.ident is None:
             thread.start()
             thread.join(0.5)
-        delete_leftovers(self, folders)
+        replace(hidden, path)
 
-    replace_function(monkeypatch, FolderChanges, "_delete_leftovers", change_meanwhile)
+    replace_function(monkeypatch, os, "replace", change_meanwhile)
     change(roots[0], 1)
     thread.join()
     found = [row for row in read(parts) if row[1] == "a"]
@@ -188,17 +187,15 @@ def test_infinities_and_nan_leave_a_delta_table_readable(tmp_path):
 
 def test_files_of_a_commit_in_doubt_stay(tmp_path, monkeypatch):
     deltalake = pytest.importorskip("deltalake")
-    from zonebloom.changes.delta import DeltaChanges
-
     path = str(tmp_path / "table")
     deltalake.write_deltalake(path, pa.table({"id": [1, 2], "x": [1, 1]}))
-    commit = DeltaChanges.commit
+    commit = deltalake.DeltaTable.create_write_transaction
 
-    def commit_and_fail(self, *arguments):
-        commit(self, *arguments)
+    def commit_and_fail(*arguments, **options):
+        commit(*arguments, **options)
         raise TimeoutError("no answer")
 
-    replace_function(monkeypatch, DeltaChanges, "commit", commit_and_fail)
+    replace_function(monkeypatch, deltalake.DeltaTable, "create_write_transaction", commit_and_fail)
     ds = zb.dataset(deltalake.DeltaTable(path))
     with pytest.raises(TimeoutError):
         ds.upsert(pa.table({"id": [2, 3], "x": [5, 5]}), on="id")
@@ -207,16 +204,18 @@ def test_files_of_a_commit_in_doubt_stay(tmp_path, monkeypatch):
 
 
 def test_a_change_whose_index_cannot_be_refreshed_has_a_receipt(tmp_path, monkeypatch):
-    from zonebloom.facade import changing
-
     pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "0.parquet")
     ds = zb.dataset(tmp_path)
     ds.create_scalar_index("id", spark=False)
 
-    def fail(*arguments, **options):
-        raise OSError("no space is left")
+    open_file, index = os.open, str(index_folder(tmp_path))
 
-    replace_function(monkeypatch, changing, "refresh_indices", fail)
+    def fail_in_index(path, flags, *options, **others):
+        if flags & os.O_CREAT and os.fspath(path).startswith(index):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open_file(path, flags, *options, **others)
+
+    replace_function(monkeypatch, os, "open", fail_in_index)
     with pytest.warns(StaleIndexWarning, match="is committed, but the index could not be"):
         receipt = ds.erase("id", [2])
     assert receipt.is_committed and receipt.num_deleted == 1
@@ -228,47 +227,35 @@ FILTER, KEYS = {"filter": "id % 2 = 1"}, {"columns": "id", "keys": [1, 2, 7]}
 
 
 @pytest.mark.parametrize(
-    ("rows", "num_looks", "left"), [(FILTER, 1, 2), (FILTER, 2, 2), (KEYS, 1, 9)]
+    ("rows", "num_looks", "other_ids", "found"),
+    [
+        *((FILTER, num_looks, [0, 9, 7, 0], [0, 0, 0, 2]) for num_looks in (3, 4, 6)),
+        (KEYS, 3, [0, 9, 7, 0], [0, 0, 0, 9]),
+        (FILTER, 4, None, [0, 2]),
+        (KEYS, 3, None, [0]),
+    ],
 )
-def test_rows_are_located_again_if_a_file_changes_meanwhile(
-    tmp_path, monkeypatch, rows, num_looks, left
+def test_rows_are_located_again_if_a_file_changes_or_is_deleted_meanwhile(
+    tmp_path, monkeypatch, rows, num_looks, other_ids, found
 ):
-    from zonebloom.scan.opened import OpenedDataset
-
     for name in "ab":
         pq.write_table(pa.table({"id": [0, 1, 2]}), tmp_path / f"{name}.parquet")
     ds = zb.dataset(tmp_path)
-    look, looks = OpenedDataset.look_at_all_files, []
+    look, looks = os.stat, []
 
-    def look_before_others(self):
-        snapshot = look(self)
-        looks.append(snapshot)
-        if len(looks) == num_looks:
-            pq.write_table(pa.table({"id": [0, 9, 7, 0]}), tmp_path / "a.parquet")
-        return snapshot
+    def look_before_others(path, *arguments, **options):
+        status = look(path, *arguments, **options)
+        if str(path) == str(tmp_path / "b.parquet"):
+            looks.append(status)
+            if len(looks) == num_looks:
+                (tmp_path / "a.parquet").unlink()
+                if other_ids is not None:
+                    pq.write_table(pa.table({"id": other_ids}), tmp_path / "a.parquet")
+        return status
 
-    replace_function(monkeypatch, OpenedDataset, "look_at_all_files", look_before_others)
+    replace_function(monkeypatch, os, "stat", look_before_others)
     assert ds.erase(**rows).tries == 2
-    assert sorted(pq.read_table(tmp_path)["id"].to_pylist()) == [0, 0, 0, left]
-
-
-@pytest.mark.parametrize("rows", [FILTER, KEYS])
-def test_rows_are_located_again_if_a_file_is_deleted_meanwhile(tmp_path, monkeypatch, rows):
-    from zonebloom.scan.opened import OpenedDataset
-
-    for name in "ab":
-        pq.write_table(pa.table({"id": [0, 1, 2]}), tmp_path / f"{name}.parquet")
-    ds = zb.dataset(tmp_path)
-    look = OpenedDataset.look_at_all_files
-
-    def look_before_others(self):
-        snapshot = look(self)
-        (tmp_path / "a.parquet").unlink(missing_ok=True)
-        return snapshot
-
-    replace_function(monkeypatch, OpenedDataset, "look_at_all_files", look_before_others)
-    assert ds.erase(**rows).tries == 2
-    assert pq.read_table(tmp_path)["id"].to_pylist()[:1] == [0]
+    assert sorted(pq.read_table(tmp_path)["id"].to_pylist()) == found
 
 
 def iceberg_table(tmp_path, rows: pa.Table, *, is_empty: bool = False):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.helpers import PACKAGE, ROOT
 
-from zonebloom.base.version import __version__
+from zonebloom import __version__
 
 SUFFIXES = (".py", ".java", ".typed", ".jinja2", ".css")
 
@@ -53,9 +53,11 @@ def test_the_wheel_works_without_the_repository(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(installed)
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "0.parquet")
     script = (
-        "import sys, zonebloom; from zonebloom.cli.main import main;"
+        "import importlib.metadata as metadata, sys, zonebloom;"
         "print(zonebloom.__file__, zonebloom.__version__, flush=True);"
-        "sys.exit(main(['count', '0.parquet', 'id < 42']))"
+        "[command] = metadata.distribution('zonebloom').entry_points;"
+        "sys.argv[1:] = ['count', '0.parquet', 'id < 42'];"
+        "sys.exit(command.load()())"
     )
     process = subprocess.run(
         [sys.executable, "-c", script],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from pathlib import Path
 
@@ -21,12 +22,10 @@ from support.limits import set_limit
 from support.seams import replace_function
 
 import zonebloom as zb
-from zonebloom.catalog.model import VERSIONS
 from zonebloom.errors import (
     IndexExists,
     StaleIndexWarning,
 )
-from zonebloom.storage import store
 
 ITEMS = 16
 ROWS = 700
@@ -224,18 +223,20 @@ def test_an_index_of_an_empty_file_is_sound_after_the_file_gets_rows(folder):
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
 def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
-    sync_path = store.sync_path
+    versions, sync, failed = index_folder(folder) / "versions", os.fsync, []
 
-    def fail(path):
-        if path.endswith(VERSIONS):
+    def fail(handle):
+        if versions.exists() and os.path.samestat(os.fstat(handle), versions.stat()):
+            failed.append(handle)
             raise failure
-        sync_path(path)
+        sync(handle)
 
-    replace_function(monkeypatch, store, "sync_path", fail)
+    replace_function(monkeypatch, os, "fsync", fail)
     try:
         build(folder, "BLOOMFILTER", ["id"])
     except KeyboardInterrupt:
         assert failure is KeyboardInterrupt
+    assert failed
     ds = zb.dataset(folder)
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
 

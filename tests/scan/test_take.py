@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -14,9 +15,7 @@ from support.e2e_helpers import build, numbered, plain_dataset, touch_later
 from support.seams import replace_function
 
 import zonebloom as zb
-from zonebloom import errors, reading
-from zonebloom.scan.planner import plan_addresses
-from zonebloom.snapshot import Snapshot
+from zonebloom import errors
 
 ROWS = 1000
 
@@ -70,15 +69,16 @@ def test_a_file_replaced_before_it_is_read_is_refused(
 ) -> None:
     """The new file has other rows at the requested addresses."""
     ds = zb.dataset(folder)
-    path = folder / "part-000.parquet"
+    path, open_file = folder / "part-000.parquet", os.open
 
-    def plan_and_replace(snapshot: Snapshot, addresses: np.ndarray) -> object:
-        plan = plan_addresses(snapshot, addresses)
-        pq.write_table(numbered(10**6, ROWS), path)
-        touch_later(path)
-        return plan
+    def replace_and_open(opened: Any, *options: Any) -> int:
+        # The identity of the file is known, and its rows are read next.
+        if os.fspath(opened) == str(path):
+            pq.write_table(numbered(10**6, ROWS), path)
+            touch_later(path)
+        return open_file(opened, *options)
 
-    replace_function(monkeypatch, reading, "plan_addresses", plan_and_replace)
+    replace_function(monkeypatch, os, "open", replace_and_open)
     with pytest.raises(errors.FragmentChanged, match="search again"):
         ds.take_rows([5])
 
