@@ -9,14 +9,16 @@ import pyarrow as pa
 import pytest
 from sqlglot.tokens import Tokenizer
 
+import zonebloom as zb
 from zonebloom.errors import FilterError
-from zonebloom.predicates import translate_filter
-from zonebloom.predicates.duckdb_engine import DuckDBFilter
 
+# The rows of each `g` show one part.
 CONDITION = """
-{} > 5 OR ({} <> 5) OR ({}) NOT IN (5, 6) OR NOT {} < 5 OR {} IS NULL OR x IN (1) AND (5 = {} OR
-{} > x) AND x < {} OR NOT ({} BETWEEN 1 AND 5) AND CAST({} AS BIGINT) = 5 AND {} IS NOT NULL
+{} > 5 AND ({} <> 7) AND g = 0 OR ({}) NOT IN (5, 6) AND g = 1 OR NOT {} < 5 AND g = 2 OR {} IS NULL
+AND g = 3 OR g IN (4) AND (5 = {} OR {} > x) AND x < {} OR NOT ({} BETWEEN 1 AND 5) AND
+CAST({} AS BIGINT) = 6 AND {} IS NOT NULL AND g = 5
 """
+VALUES = [None, 0, 1, 4, 5, 6, 7]
 # These words are always literals.
 LITERALS = {"null", "true", "false"}
 # Words of conditions, beyond those that DuckDB reserves, too.
@@ -35,23 +37,29 @@ def keywords() -> dict[str, str]:
     return {word: kind for word, kind in words.items() if word not in LITERALS}
 
 
-def expression_of(text: str, schema: pa.Schema) -> str:
-    row_filter, predicate = translate_filter(text, schema)
-    if isinstance(row_filter, DuckDBFilter):
-        return f"{row_filter.plain} {row_filter.terms} {predicate}".replace('"', "").lower()
-    return str(row_filter)
+def rows_with(condition: str, columns: dict[str, pa.Array]) -> list[int]:
+    table = pa.table(columns)
+    # No word has a space.
+    table = table.append_column("the row", pa.array(range(len(table))))
+    return zb.dataset(table).to_table(["the row"], filter=condition)["the row"].to_pylist()
 
 
 @pytest.mark.slow
 def test_a_keyword_is_a_column_without_quotes_unless_conditions_or_queries_have_it(caplog):
     assert {"set", "if", "values", "date", "order", "current_date"} <= keywords().keys()
+    values = pa.array(VALUES * 6)
+    groups = [group for group in range(6) for _ in VALUES]
+    others = {"x": pa.array([4] * len(groups)), "g": pa.array(groups)}
+    rows = pa.table({"row": range(len(values)), "word": values, **others})  # noqa: F841 - DuckDB
+    wanted = duckdb.sql(f"SELECT row FROM rows WHERE {CONDITION.replace('{}', 'word')} ORDER BY 1")
+    expected = [row for (row,) in wanted.fetchall()]
     for word, kind in keywords().items():
-        schema = pa.schema({word: pa.int64(), "x": pa.int64()})
-        expected = expression_of(CONDITION.replace("{}", f'"{word}"'), schema)
+        columns = {word: values, **others}
         try:
-            assert expression_of(CONDITION.replace("{}", word.upper()), schema) == expected
+            assert rows_with(CONDITION.replace("{}", word.upper()), columns) == expected, word
         except FilterError:
             assert kind == "reserved" or word in OPERATORS | QUERY_WORDS | NESTED_TYPES, word
+            assert rows_with(CONDITION.replace("{}", f'"{word}"'), columns) == expected, word
     assert caplog.records == []
 
 
@@ -63,32 +71,32 @@ def test_a_keyword_is_a_column_without_quotes_unless_conditions_or_queries_have_
         "at > TIMESTAMP '2024-01-31 12:00:00' AND took > INTERVAL '5' SECOND",
         "x IS DISTINCT FROM 5 AND s LIKE 'a!%' ESCAPE '!' AND s NOT LIKE 'b'",
         "CAST(x AS DATE) IS NULL OR CAST(s AS TIMESTAMP) = at",
+        "TRY_CAST(s AS DATE) IS NOT NULL OR TRY_CAST(s AS TIMESTAMP) = at",
     ],
 )
 def test_columns_named_like_keywords_do_not_change_the_keywords(text):
-    fields = {
-        "x": pa.int64(),
-        "s": pa.string(),
-        "day": pa.date32(),
-        "at": pa.timestamp("us"),
-        "took": pa.duration("us"),
+    columns = {
+        "x": pa.array([1, 3, 5, None, 0]),
+        "s": pa.array(["a%c", "b", "2024-01-31", None, "a%"]),
+        "day": pa.array([19753, 19753, 0, None, 19753], pa.date32()),
+        "at": pa.array([1706702400_000000, 1706702400_000001, 0, None, 2**60], pa.timestamp("us")),
+        "took": pa.array([5_000_000, 5_000_001, 0, None, 2**40], pa.duration("us")),
     }
-    schema = pa.schema(fields)
-    crowded = pa.schema({**{word: pa.int64() for word in keywords()}, **fields})
+    crowded = {**{word: pa.array([1, 2, 3, 4, 5]) for word in keywords()}, **columns}
     try:
-        expected = expression_of(text, schema)
+        expected = rows_with(text, columns)
     except FilterError as error:
         with pytest.raises(FilterError, match=re.escape(str(error))):
-            expression_of(text, crowded)
+            rows_with(text, crowded)
     else:
-        assert expression_of(text, crowded) == expected
+        assert expected
+        assert rows_with(text, crowded) == expected
 
 
 def test_parts_of_structs_may_be_keywords():
-    inner = pa.struct({"set": pa.int64(), "order": pa.int64()})
-    schema = pa.schema({"values": inner})
-    expected = expression_of('("values"."set" = 5) AND "values"."order" = 6', schema)
-    assert expression_of("(values.set = 5) AND values.order = 6", schema) == expected
+    columns = {"values": pa.array([{"set": 5, "order": n} for n in (5, 6, 7)])}
+    assert rows_with('("values"."set" = 5) AND "values"."order" = 6', columns) == [1]
+    assert rows_with("(values.set = 5) AND values.order = 6", columns) == [1]
 
 
 @pytest.mark.parametrize(
@@ -96,5 +104,5 @@ def test_parts_of_structs_may_be_keywords():
 )
 def test_statements_raise_without_a_sqlglot_warning(text, caplog):
     with pytest.raises(FilterError, match="a filter is a condition, not a query"):
-        translate_filter(text, pa.schema({"x": pa.int64()}))
+        rows_with(text, {"x": pa.array([1])})
     assert caplog.records == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +15,11 @@ import pyarrow.fs as pafs
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.e2e_helpers import assert_equals_pyarrow, build, touch_later
+from support.e2e_helpers import CountingFileSystem, assert_equals_pyarrow, build, touch_later
 from support.helpers import PLAIN_TYPES, cases, sample
 
 import zonebloom as zb
-from zonebloom import RowRanges, errors
-from zonebloom.sources.fragment_rows import IpcRows
-from zonebloom.storage.files import FileIdentity, ReadCounter
-from zonebloom.storage.random_access import FragmentFile
-from zonebloom.storage.store import identities
+from zonebloom import errors
 
 LOCAL = pafs.LocalFileSystem()
 BATCHES, ROWS = 6, 100
@@ -58,17 +53,6 @@ def write(path: Path, first: int, compression: str | None) -> Path:
             columns = [column.combine_chunks() for column in rows.columns]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=rows.schema))
     return path
-
-
-def open_rows(
-    path: Path, counter: ReadCounter | None = None, filesystem: pafs.FileSystem = LOCAL
-) -> IpcRows:
-    (identity,) = identities(filesystem, [str(path)])
-    assert identity is not None
-    schema = table(0, 0).schema
-    return IpcRows(
-        FragmentFile(filesystem, str(path), identity, counter or ReadCounter()), schema, {}
-    )
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
@@ -109,21 +93,22 @@ def test_types_and_columns_may_differ_between_files(tmp_path: Path) -> None:
         assert assert_equals_pyarrow(ds, source, expression, expression).num_rows == 1
 
 
-def test_a_file_replaced_during_a_scan_is_noticed(tmp_path: Path) -> None:
+def test_a_file_changed_after_the_plan_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", 0, None)
-    (identity,) = identities(LOCAL, [str(path)])
-    assert identity is not None
-    touch_later(path)
-    with pytest.raises(errors.FragmentChanged):
-        IpcRows(FragmentFile(LOCAL, str(path), identity, ReadCounter()), table(0, 0).schema, {})
+    ds = zb.dataset(tmp_path, format="ipc")
+    build(ds, "id", number_of_items=30)
+    scanner = ds.scanner(filter="id = 5")
+    scanner = scanner.planned(scanner.plan())
+    touch_later(write(path, -100, None))
+    assert scanner.to_table()["id"].to_pylist() == [5]
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.arrow"
+    path = write(tmp_path / "a.arrow", 0, None)
+    ds = zb.dataset(tmp_path, format="ipc")
     path.write_bytes(b"ARROW1\0\0 not really")
-    identity = FileIdentity(path.stat().st_size, path.stat().st_mtime_ns)
     with pytest.raises(errors.FragmentUnreadable, match=r"a\.arrow.*repair or remove"):
-        IpcRows(FragmentFile(LOCAL, str(path), identity, ReadCounter()), table(0, 0).schema, {})
+        ds.take_rows([3])
 
 
 def test_invalid_offsets_raise(tmp_path: Path) -> None:
@@ -136,12 +121,8 @@ def test_invalid_offsets_raise(tmp_path: Path) -> None:
     start = data.index(b"".join((8 * i).to_bytes(4, "little") for i in range(9)))
     data[start + 16 : start + 20] = (1 << 30).to_bytes(4, "little")
     path.write_bytes(data)
-    status = os.stat(path)
-    identity = FileIdentity(status.st_size, status.st_mtime_ns)
-    rows = IpcRows(FragmentFile(LOCAL, str(path), identity, ReadCounter()), words.schema, {})
     with pytest.raises(errors.FragmentUnreadable, match=r"a\.arrow"):
-        rows.read(0, ["text"], RowRanges([(3, 4)]))
-    rows.close()
+        zb.dataset(tmp_path, format="ipc").take_rows([3])
 
 
 # Some rows of a batch, without the others
@@ -186,30 +167,22 @@ def test_random_rows_of_every_type_equal_those_of_pyarrow(tmp_path: Path, varian
         writer.write_table(whole, 300)
     filesystem, name = LOCAL, str(path)
     if variant == "remote":
-        filesystem, name = pafs.SubTreeFileSystem(str(tmp_path), LOCAL), path.name
-    (identity,) = identities(filesystem, [name])
-    assert identity is not None
-    counter = ReadCounter()
-    reader = IpcRows(FragmentFile(filesystem, name, identity, counter), whole.schema, {})
+        filesystem = pafs.SubTreeFileSystem(str(tmp_path.parent), LOCAL)
+        name = f"{tmp_path.name}/a.arrow"
+    ds = zb.dataset(name, format="ipc", filesystem=filesystem)
     rng = np.random.default_rng(5)
     sets = [[(0, 1)], [(0, len(whole))], [(299, 301)], [(13, 14), (600, 603), (1263, 1272)]]
     sets += [
         [(int(a), int(a) + 1) for a in np.unique(rng.integers(0, len(whole), 40))] for _ in range(3)
     ]
     for spans in sets:
-        rows = RowRanges(spans)
-        groups = [
-            reader.read(number, whole.schema.names, inside)
-            for number, _, inside in reader.row_groups(rows)
-        ]
-        table = pa.concat_tables(groups)
+        table = ds.take_rows([row for start, stop in spans for row in range(start, stop)])
         table.validate(full=True)
         wanted = pa.concat_tables([whole.slice(a, b - a) for a, b in spans])
         for column in whole.schema.names:
             ours, theirs = table[column], wanted[column]
             # NaN is not equal to itself, so compare the text.
             assert ours.equals(theirs) or repr(ours.to_pylist()) == repr(theirs.to_pylist()), column
-    reader.close()
 
 
 def test_only_the_record_batches_of_the_rows_are_read(tmp_path: Path) -> None:
@@ -217,16 +190,13 @@ def test_only_the_record_batches_of_the_rows_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table, 10_000)
-    (identity,) = identities(LOCAL, [str(path)])
-    assert identity is not None
-    counter = ReadCounter()
-    reader = IpcRows(FragmentFile(LOCAL, str(path), identity, counter), table.schema, {})
-    rows = RowRanges([(59_990, 60_010)])
-    groups = list(reader.row_groups(rows))
-    assert [number for number, *_ in groups] == [5, 6]
-    parts = [reader.read(number, ["id", "text"], inside) for number, _, inside in groups]
-    assert pa.concat_tables(parts).equals(table.slice(59_990, 20))
-    assert counter.num_bytes < 0.25 * identity.size
+    counting = CountingFileSystem()
+    ds = zb.dataset(str(tmp_path), format="ipc", filesystem=counting.wrapped())
+    ds.create_scalar_index("id", "ZONEMAP", number_of_items=1000, spark=False)
+    counting.data_bytes = 0
+    rows = ds.to_table(["id"], filter="id >= 59990 AND id < 60010")
+    assert rows["id"].to_pylist() == list(range(59_990, 60_010))
+    assert counting.data_bytes < 0.25 * path.stat().st_size
 
 
 @given(st.integers(0, 2**30), st.integers(1, 255))
@@ -240,9 +210,8 @@ def test_a_damaged_byte_gives_rows_or_an_error(
     data[position % len(data)] ^= change
     path.write_bytes(data)
     try:
-        reader = open_rows(path)
-        for number, _, inside in reader.row_groups(RowRanges([(3, 5), (90, 120)])):
-            reader.read(number, table(0, 0).schema.names, inside).validate(full=True)
+        ds = zb.dataset(path, format="ipc", schema=table(0, 0).schema)
+        ds.take_rows([3, 4, *range(90, 120)]).validate(full=True)
     except errors.ZoneBloomError as error:
         assert str(path) in str(error)
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from zonebloom.errors import FragmentUnreadable, StaleIndexWarning, ZoneBloomError
-from zonebloom.storage.fsspec_files import with_os_errors
-from zonebloom.storage.object_store import as_arrow_filesystem
+from zonebloom.errors import (
+    CatalogError,
+    FragmentUnreadable,
+    IndexNotUsedWarning,
+    NoFragments,
+    SourceError,
+    StaleIndexWarning,
+    ZoneBloomError,
+)
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -120,8 +127,10 @@ class SilentFiles(LocalFileSystem):
         if self.unanswered.search(self._strip_protocol(path)):
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), path)
 
-    def info(self, path: str, **options: Any) -> Any:
-        self._require_answer(path)
+    def info(self, path: str | os.DirEntry[str], **options: Any) -> Any:
+        # An entry of a listing needs no request of its own.
+        if isinstance(path, str):
+            self._require_answer(path)
         return super().info(path, **options)
 
     def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
@@ -158,81 +167,77 @@ class CachingFiles(LocalFileSystem):
         self.infos.clear()
 
 
-def wrapped_directly(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
-    return as_arrow_filesystem(files), f"{folder}/"
+def given_directly(files: Any, folder: Path) -> tuple[Any, str]:
+    return files, f"{folder}/"
 
 
-def wrapped_by_arrow(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
-    return with_os_errors(pafs.PyFileSystem(pafs.FSSpecHandler(files))), f"{folder}/"
+def wrapped_by_arrow(files: Any, folder: Path) -> tuple[Any, str]:
+    return pafs.PyFileSystem(pafs.FSSpecHandler(files)), f"{folder}/"
 
 
-def below_a_subtree(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
+def below_a_subtree(files: Any, folder: Path) -> tuple[Any, str]:
     base = pafs.PyFileSystem(pafs.FSSpecHandler(files))
     parent = pafs.SubTreeFileSystem(str(folder.parent), base)
-    return with_os_errors(pafs.SubTreeFileSystem(folder.name, parent)), ""
+    return pafs.SubTreeFileSystem(folder.name, parent), ""
 
 
-def below_a_folder_of_fsspec(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
-    return as_arrow_filesystem(DirFileSystem(str(folder), files)), ""
+def below_a_folder_of_fsspec(files: Any, folder: Path) -> tuple[Any, str]:
+    return DirFileSystem(str(folder), files), ""
 
 
-WRAPPERS = [wrapped_directly, wrapped_by_arrow, below_a_subtree, below_a_folder_of_fsspec]
-Wrap = Callable[[Any, Path], tuple[pafs.FileSystem, str]]
+WRAPPERS = [given_directly, wrapped_by_arrow, below_a_subtree, below_a_folder_of_fsspec]
+Wrap = Callable[[Any, Path], tuple[Any, str]]
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
-def test_an_unanswered_request_is_no_missing_file(tmp_path: Path, wrap: Wrap):
-    (tmp_path / "a/b").mkdir(parents=True)
-    (tmp_path / "a/b/file").write_bytes(b"data")
+def test_an_unanswered_request_is_no_missing_file(folder: Path, wrap: Wrap):
     files = SilentFiles()
-    filesystem, base = wrap(files, tmp_path)
-    file, everything = f"{base}a/b/file", pafs.FileSelector(f"{base}a", recursive=True)
-    tolerant = pafs.FileSelector(f"{base}a", recursive=True, allow_not_found=True)
-    requests = {
-        "open_input_file": lambda: filesystem.open_input_file(file).read(),
-        "open_input_stream": lambda: filesystem.open_input_stream(file).read(),
-        "info": lambda: filesystem.get_file_info(file).size,
-        "tolerant listing": lambda: [i.path for i in filesystem.get_file_info(tolerant)],
-        "listing": lambda: [i.path for i in filesystem.get_file_info(everything)],
-        "listing of a folder": lambda: [i.path for i in filesystem.get_file_info(everything)],
-        "delete_file": lambda: filesystem.delete_file(file),
-    }
-    unanswered = {"listing": "/a$", "tolerant listing": "/a$", "listing of a folder": "/b$"}
-    for name, request in requests.items():
-        files.unanswered = re.compile(unanswered.get(name, "file$"))
-        with pytest.raises(TimeoutError):
+    filesystem, base = wrap(files, folder.parents[1])
+
+    def opened() -> zb.Dataset:
+        return zb.dataset(f"{base}{folder.parent.name}/data", filesystem=filesystem)
+
+    ds = opened()
+    ds.create_scalar_index("id", spark=False)
+    for unanswered, request in (
+        ("/data$", opened),
+        (r"1\.parquet$", ds.to_table),
+        (r"1\.parquet$", lambda: ds.to_table(filter="id = 150")),
+        ("/segments$", lambda: ds.vacuum(timedelta(0))),
+        (r"01\.json$", lambda: ds.vacuum(timedelta(0))),
+    ):
+        files.unanswered = re.compile(unanswered)
+        with pytest.raises((FragmentUnreadable, SourceError, CatalogError), match="timed out"):
             request()
-    assert (tmp_path / "a/b/file").exists()
+    [first_version] = folder.parent.rglob("*01.json")
+    for unanswered in ("/versions$", r"\.json$"):
+        files.unanswered = re.compile(unanswered)
+        with pytest.warns(IndexNotUsedWarning, match="timed out"):
+            assert opened().to_table(filter="id = 150").num_rows == 1
     files.unanswered = re.compile("(?!)")
-    below = [f"{base}a/b", file]
-    assert [request() for request in requests.values()] == [
-        b"data", b"data", 4, below, below, below, None,
-    ]  # fmt: skip
+    assert ds.to_table().num_rows == opened().to_table().num_rows == 200
+    ds.vacuum(timedelta(0))
+    assert not first_version.exists()
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
-def test_missing_files_and_wrong_kinds_are_told_apart(tmp_path: Path, wrap: Wrap):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/file").write_bytes(b"data")
-    filesystem, base = wrap(SilentFiles(), tmp_path)
-    for path in ("none", "a/none", "a"):
-        for request in (filesystem.open_input_file, filesystem.open_input_stream):
-            with pytest.raises(FileNotFoundError):
-                request(base + path)
-    for path in ("none", "a/none"):
-        assert filesystem.get_file_info(base + path).type == pafs.FileType.NotFound
-        assert filesystem.get_file_info(pafs.FileSelector(base + path, allow_not_found=True)) == []
-        with pytest.raises(FileNotFoundError):
-            filesystem.get_file_info(pafs.FileSelector(base + path))
-        with pytest.raises(FileNotFoundError):
-            filesystem.delete_file(base + path)
-    with pytest.raises(NotADirectoryError):
-        filesystem.get_file_info(pafs.FileSelector(base + "a/file"))
-    (tmp_path / "a/b").mkdir()
-    (tmp_path / "a/b/file").write_bytes(b"")
-    for recursive, wanted in ((False, ["a/b", "a/file"]), (True, ["a/b", "a/b/file", "a/file"])):
-        infos = filesystem.get_file_info(pafs.FileSelector(base + "a", recursive=recursive))
-        assert sorted(info.path for info in infos) == [base + path for path in wanted]
+def test_missing_files_are_named(folder: Path, wrap: Wrap):
+    filesystem, base = wrap(SilentFiles(), folder.parent)
+    for name in ("none", "data/none"):
+        with pytest.raises(NoFragments, match=f"{name} does not exist"):
+            zb.dataset(f"{base}{name}", filesystem=filesystem)
+    with pytest.raises(FragmentUnreadable, match=r"data/none\.parquet"):
+        zb.dataset([f"{base}data/none.parquet"], filesystem=filesystem)
+    assert zb.dataset(f"{base}data/1.parquet", filesystem=filesystem).count_rows() == 100
+    ds = zb.dataset(f"{base}data", filesystem=filesystem, index_dir=f"{base}none")
+    assert (ds.version, ds.vacuum().num_bytes) == (0, 0)
+    (folder.parent / "none").mkdir()
+    (folder.parent / "none/versions").touch()
+    with pytest.warns(IndexNotUsedWarning, match="none/versions"):
+        zb.dataset(f"{base}data", filesystem=filesystem, index_dir=f"{base}none")
+    (folder / "1.parquet").unlink()
+    with pytest.raises(SourceError, match=r"1\.parquet is gone"):
+        ds.to_table()
 
 
 class AsyncFiles(AsyncFileSystem):
@@ -280,20 +285,13 @@ def test_files_in_a_folder_that_does_not_answer_are_not_left_out(tmp_path: Path,
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
-def test_every_error_is_an_os_error(tmp_path: Path, wrap: Wrap):
+def test_every_error_is_an_error_of_the_file(folder: Path, wrap: Wrap):
     files = FailingFiles()
-    filesystem, base = wrap(files, tmp_path)
-    (tmp_path / "file").write_bytes(b"data")
-    assert filesystem.open_input_file(f"{base}file").read() == b"data"
-    files.failing = ("file",)
-    with pytest.raises(OSError, match="StoreError: the body is short"):
-        filesystem.open_input_file(f"{base}file").read()
-
-
-def test_other_file_systems_stay_as_they_are(tmp_path: Path):
-    local = pafs.LocalFileSystem()
-    for filesystem in (local, pafs.SubTreeFileSystem(str(tmp_path), local)):
-        assert with_os_errors(filesystem) == filesystem
+    filesystem, base = wrap(files, folder.parent)
+    ds = zb.dataset(f"{base}data", filesystem=filesystem)
+    files.failing = ("1.parquet",)
+    with pytest.raises(FragmentUnreadable, match=r"1\.parquet.*StoreError: the body is short"):
+        ds.to_table()
 
 
 @pytest.mark.parametrize("has_tags", [False, True])
