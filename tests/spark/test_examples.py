@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from support.examples import PublicObject, public_objects
 
 import zonebloom
-from zonebloom.spark.versions import HAS_PYTHON_SOURCES
 
+HAS_PYTHON_SOURCES = find_spec("pyspark.sql.datasource") is not None
 NEED_SPARK_4 = ("zonebloom.spark.explain", "zonebloom.spark.scan")
 
 

@@ -28,9 +28,8 @@ from zonebloom.errors import (
     UnsupportedType,
 )
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.hyperspace.index_manager import open_managed_source
-from zonebloom.spark.managed_indices import SYSTEM_PATH
 
+SYSTEM_PATH = "zonebloom.system.path"
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
 
@@ -418,7 +417,7 @@ def test_frames_with_more_than_a_read_are_refused(manager, spark, lake, tmp_path
     assert not index_folder(lake).exists()
 
 
-def test_frames_and_paths_may_name_the_folder(spark, lake):
+def test_frames_and_paths_may_name_the_folder(manager, spark, lake):
     frame = spark.read.parquet(str(lake))
     frame.createOrReplaceTempView("lake_view")
     sources = [
@@ -429,10 +428,12 @@ def test_frames_and_paths_may_name_the_folder(spark, lake):
         f"file://{lake}",
         spark.read.parquet(str(lake / "1.parquet")),
     ]
-    opened = [open_managed_source(source, None, spark, None) for source in sources]
-    assert [len(dataset.files) for dataset, _ in opened] == [3, 3, 3, 3, 3, 1]
-    assert [path for _, path in opened] == [*[str(lake)] * 5, str(lake / "1.parquet")]
-    assert {dataset.index_dir for dataset, _ in opened} == {str(index_folder(lake))}
+    for number, source in enumerate(sources):
+        manager.create_index(source, BFIndexConfig(f"ids{number}", ["id"]))
+    rows = sorted(manager.indexes().collect())
+    assert [row.numSourceFiles for row in rows] == [3, 3, 3, 3, 3, 1]
+    assert [row.sourcePath for row in rows] == [*[str(lake)] * 5, str(lake / "1.parquet")]
+    assert {row.indexLocation for row in rows} == {str(index_folder(lake))}
 
 
 def test_the_manager_indexes_partitioned_data_in_a_separate_index_folder(manager, spark, tmp_path):

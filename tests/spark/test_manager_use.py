@@ -14,12 +14,11 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark import BFIndexConfig, IndexManager
-from zonebloom.spark.managed_indices import SYSTEM_PATH
-from zonebloom.spark.pruning.explanation import Reason
 
 pytestmark = pytest.mark.usefixtures("no_pushdown")
 ROWS = 500
 FILES = 6
+SYSTEM_PATH = "zonebloom.system.path"
 EVERY = list(range(FILES))
 
 
@@ -78,6 +77,11 @@ def files(manager, frame):
     )
 
 
+def reasons(manager, frame, *name):
+    """Return the names of the reasons why the manager does not use an index."""
+    return {reason.name for reason in manager.why_not(frame, *name).reasons}
+
+
 def applied(manager, frame):
     """Return the rows of a frame with indices, and check those of the session."""
     result = rows(manager.apply(frame))
@@ -115,7 +119,7 @@ def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spar
     write(lake, 7)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
     assert files(manager, frame) == [*EVERY, 7]
-    assert manager.why_not(frame).reasons >= {Reason.HYBRID_SCAN_DISABLED}
+    assert "HYBRID_SCAN_DISABLED" in reasons(manager, frame)
     message = (
         r"hybrid scan is disabled: not indexed, so kept: 7\.parquet; refresh the index, or set"
     )
@@ -155,7 +159,7 @@ def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
     assert files(other, frame) == [2]
     manager.delete_index("ids")
     assert files(manager, frame) == EVERY
-    assert manager.why_not(frame, "ids").reasons >= {Reason.NOT_ACTIVE}
+    assert "NOT_ACTIVE" in reasons(manager, frame, "ids")
     # Nor is it used by the session.
     zs.enable(spark)
     try:
@@ -205,14 +209,13 @@ def test_a_column_may_have_several_indices(changing, spark):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
 
     def used(query):
-        plan = manager.why_not(query)
-        return plan.relations[0].indices, plan.reasons
+        return manager.why_not(query).relations[0].indices, reasons(manager, query)
 
     manager.create_index(str(lake), BFIndexConfig("later", ["id"]))
-    assert used(frame) == (("ids.id", "later.id"), frozenset())
+    assert used(frame) == (("ids.id", "later.id"), set())
     manager.delete_index("later")
-    assert used(frame) == (("ids.id",), {Reason.NOT_ACTIVE})
-    assert manager.why_not(frame, "ids").reasons == frozenset()
+    assert used(frame) == (("ids.id",), {"NOT_ACTIVE"})
+    assert reasons(manager, frame, "ids") == set()
     with pytest.raises(IndexNotFound, match="no index 'nope'"):
         manager.why_not(frame, "nope")
 
@@ -252,7 +255,7 @@ def test_lost_indices_lose_no_rows(changing, spark):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     zb.dataset(lake).drop_index("ids.id")
     assert applied(manager, frame) == rows(frame)
-    assert Reason.MISSING in manager.why_not(frame).reasons
+    assert "MISSING" in reasons(manager, frame)
     manager.refresh_index("ids", mode="full")
     assert files(manager, frame) == [2]
 

@@ -12,11 +12,9 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
+import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.errors import SchemaMismatch
-from zonebloom.spark.types import cast_for_spark, spark_types
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 1, 234567)
@@ -161,21 +159,21 @@ def test_year_month_intervals_are_refused(spark, tmp_path):
         zs.scan(spark, path)
 
 
-def test_casts_keep_slices_and_nulls():
-    schema = pa.schema({name: ARROW[name][0] for name in ("struct", "map", "fixed_list")})
-    batch = pa.record_batch(
-        [pa.array(ARROW[name][1], ARROW[name][0]) for name in schema.names], schema=schema
-    )
-    target = to_arrow_schema(spark_types(schema, schema.names, {}), timezone="UTC")
-    for start in range(3):
-        part = batch.slice(start, 2)
-        (result,) = cast_for_spark(part, target)
-        assert result.schema.equals(target)
-        assert result.to_pylist() == part.to_pylist()
+def test_rows_of_some_zones_keep_their_nested_values(spark, tmp_path):
+    nested = {name: array(*ARROW[name]) for name in ("struct", "map", "fixed_list")}
+    part = pa.table(nested)
+    rows = pa.concat_tables([part] * 300).append_column("id", pa.array(range(900)))
+    options = {"write_page_index": True, "max_rows_per_page": 50, "row_group_size": 400}
+    pq.write_table(rows, tmp_path / "a.parquet", **options)
+    zb.dataset(tmp_path).create_scalar_index("id", number_of_items=7, spark=False)
+    whole = spark.read.parquet(str(tmp_path))
+    for text in ("id IN (0, 100, 101, 530, 899)", "id > 397 AND id < 407"):
+        result = sorted(map(repr, zs.scan(spark, tmp_path, text).collect()))
+        assert result == sorted(map(repr, whole.where(text).collect()))
 
 
-def test_values_beyond_the_type_are_refused():
-    batch = pa.record_batch({"at": pa.array([2**62], pa.timestamp("s", "UTC"))})
-    target = pa.schema({"at": pa.timestamp("us", "UTC")})
-    with pytest.raises(SchemaMismatch, match="do not fit"):
-        list(cast_for_spark(batch, target))
+def test_values_beyond_the_type_are_refused(spark, tmp_path):
+    table = pa.table({"at": pa.array([2**62], pa.timestamp("ms", "UTC"))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(Exception, match=r"SchemaMismatch: .*do not fit"):
+        zs.scan(spark, tmp_path).collect()

@@ -18,7 +18,7 @@ from support.seams import replace_function
 
 import zonebloom
 import zonebloom.spark as zs
-from zonebloom.facade.indices import DatasetOptimizer
+from zonebloom.results import DatasetOptimizer
 
 BATCHES = 6
 
