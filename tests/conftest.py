@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections import Counter
+import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,8 @@ SLOW = (
 )
 # Marks of tests that a plain run leaves out.
 LEFT_OUT = ("spark", "documents", "trust", "slow")
-# Of a test with the mark `many`, a plain run takes one case of so many. The number is odd, so that
-# the cases of a product of parameters take turns.
-FAST_CASE_STEP = 5
+# A plain run takes one of so many cases of a test with the mark `many`.
+CASES_PER_FAST_CASE = 5
 
 
 def pytest_addoption(parser):
@@ -115,18 +115,18 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(config, items):
-    case_numbers: Counter[tuple[Path, str]] = Counter()
-    left_out = set()
+    cases = defaultdict(list)
     for item in items:
         for mark in slow_marks(item.path):
             item.add_marker(mark)
         if item.get_closest_marker("many"):
-            test = item.path, item.originalname
-            if case_numbers[test] % FAST_CASE_STEP:
-                item.add_marker("slow")
-            case_numbers[test] += 1
-        if any(map(item.get_closest_marker, LEFT_OUT)):
-            left_out.add(item)
+            cases[item.path, item.originalname].append(item)
+    for items_of_test in cases.values():
+        # This order is always the same, and mixes the values of all parameters.
+        items_of_test.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        for item in items_of_test[-(-len(items_of_test) // CASES_PER_FAST_CASE) :]:
+            item.add_marker("slow")
+    left_out = {item for item in items if any(map(item.get_closest_marker, LEFT_OUT))}
     if not config.option.everything:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

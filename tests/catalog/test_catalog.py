@@ -295,7 +295,6 @@ def listing_of(catalog, number):
     return listing
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
 @pytest.mark.parametrize("which", [json_of, listing_of])
 def test_a_damaged_newest_version_is_reported_and_the_previous_one_is_used(local, which, damage):

@@ -385,6 +385,25 @@ def test_a_vacuum_deletes_segments_that_a_spark_task_left(shared):
     assert (result.num_segments, result.foreign) == (4, ())
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_vacuum_deletes_no_copy_of_a_segment_in_a_foreign_folder(shared, is_remote):
+    ds, folder, _ = shared
+    (segment,) = {path.name for path in (folder / "segments").iterdir() if "pages" not in path.name}
+    copied = folder / "segments" / "mine" / segment
+    shutil.copytree(folder / "segments" / segment, copied)
+    (copied / "export.arrow").write_bytes(b"of others")
+    names = sorted(os.listdir(copied))
+    ds.create_scalar_index("id", number_of_items=500, replace=True, spark=False)
+    age(folder)
+    filesystem, root = LOCAL.filesystem, str(folder)
+    if is_remote:
+        filesystem = pafs.SubTreeFileSystem(str(folder.parent), filesystem)
+        root = folder.name
+    result = vacuum_catalog(Catalog(filesystem, root), timedelta(minutes=1))
+    assert (result.num_segments, result.foreign) == (2, ("segments/mine",))
+    assert sorted(os.listdir(copied)) == names
+
+
 def split_page_maps(catalog: Catalog) -> None:
     """Commit a version that has a page map of its own for each fragment."""
     entries = []

@@ -53,7 +53,6 @@ DAMAGES = {
 }
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_upsert_is_proven_by_the_keys_and_values_of_its_rows(table, damage, monkeypatch):
     write = pq.ParquetWriter.write_table

@@ -7,6 +7,7 @@ import random
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -97,6 +98,23 @@ def test_a_purged_erasure_leaves_no_byte_of_the_keys(table, tmp_path):
         assert comparable(read.to_table()) == comparable(table.rows)
         assert read.count_rows("id = 2") == sum(row["id"] == 2 for row in table.rows)
     assert comparable(table.read()) == comparable(table.rows)
+
+
+@pytest.mark.parametrize(("kind", "is_global"), [("BLOOMFILTER", True), ("HASH", False)])
+def test_filters_of_files_that_no_version_names_are_found(tmp_path, kind, is_global):
+    """A refresh leaves the zones of a file that is gone where they are."""
+    for number in range(6):
+        ids = pa.table({"id": range(number * 100, number * 100 + 100)})
+        pq.write_table(ids, tmp_path / f"{number}.parquet")
+    ds = zb.dataset(tmp_path, index_dir=str(tmp_path / "_index"))
+    ds.create_scalar_index("id", kind, global_filter=is_global, spark=False)
+    receipt = ds.erase("id", [250])
+    ds.vacuum(timedelta(0))
+    assert {trace.kind for trace in receipt.check(ds).found} == {"index"}
+    assert len(receipt.check(ds).found) == 1 + is_global
+    ds.create_scalar_index("id", kind, global_filter=is_global, replace=True, spark=False)
+    ds.vacuum(timedelta(0))
+    assert not receipt.check(ds).found
 
 
 @pytest.mark.slow

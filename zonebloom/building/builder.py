@@ -462,11 +462,10 @@ class Builder:
         if work.spec.global_size is None:
             return None
         before = None if work.before is None else work.before.global_filter
-        ids: list[int] = []
-        if before is not None:
-            ids = [i for i in before.fragment_ids if i in work.unchanged_ids]
         if before is not None and not tasks:
-            return replace(before, fragment_ids=tuple(ids))
+            return before
+        # The filter still holds the keys of files that are gone. Receipts of erasures say so.
+        ids = [] if before is None else list(before.fragment_ids)
         parts = [
             part
             for task, position in tasks

@@ -35,6 +35,7 @@ from zonebloom.catalog.store import (
     wrapping_write_errors,
 )
 from zonebloom.errors import CorruptIndex, EncryptedIndex
+from zonebloom.storage.store import Store
 
 # Segments older than this cannot belong to a running build.
 LONGEST_BUILD = timedelta(days=1)
@@ -89,24 +90,17 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
     # List the segments before reading the newest version. Segments that are written later cannot be
     # in that version, so they must not be in the list.
-    listed, listed_versions = store.map_requests(
-        lambda folder: store.list_index_folder(folder, recursive=folder == segments_folder),
-        (segments_folder, versions_folder),
-    )
-    # By the name of the folder, because some file systems list other forms of the same path.
-    entries: dict[str, list[pafs.FileInfo]] = {}
-    for info in listed:
-        entries.setdefault(posixpath.basename(posixpath.dirname(info.path)), []).append(info)
-    segments, foreign_infos = _split(entries.get(SEGMENTS, []), _is_segment)
+    listed, inside_by_name = _list_segments(store, segments_folder)
+    segments, foreign_infos = _split(listed, _is_segment)
     folders: list[tuple[pafs.FileInfo, list[pafs.FileInfo]]] = []
     segments_with_foreign_files: set[str] = set()
     for segment in segments:
-        own, others = _split(entries.get(segment.base_name, []), is_own_file)
+        own, others = _split(inside_by_name.get(segment.base_name, []), is_own_file)
         folders.append((segment, own))
         foreign_infos += others
         if others:
             segments_with_foreign_files.add(segment.base_name)
-    versions, others = _split(listed_versions, _is_version_file)
+    versions, others = _split(store.list_index_folder(versions_folder), _is_version_file)
     foreign_infos += others
     foreign = tuple(sorted(posixpath.relpath(info.path, catalog.folder) for info in foreign_infos))
     infos = [*segments, *versions, *chain(*(own for _, own in folders))]
@@ -254,6 +248,27 @@ def _delete_orphan(catalog: Catalog, path: str) -> bool:
         else:
             return True
     return False
+
+
+def _list_segments(
+    store: Store, folder: str
+) -> tuple[list[pafs.FileInfo], dict[str, list[pafs.FileInfo]]]:
+    """Return the entries of the folder of segments, and those of each segment by its name."""
+    if not store.has_round_trips:
+        listed = store.list_index_folder(folder)
+        return listed, {
+            info.base_name: store.list_index_folder(info.path)
+            for info in listed
+            if _is_segment(info)
+        }
+    # One listing of all files does not wait for each segment. The shortest paths are the entries.
+    infos = store.list_folder(folder, recursive=True)
+    depth = min((info.path.count("/") for info in infos), default=0)
+    inside: dict[str, list[pafs.FileInfo]] = {}
+    for info in infos:
+        if info.path.count("/") == depth + 1:
+            inside.setdefault(posixpath.basename(posixpath.dirname(info.path)), []).append(info)
+    return [info for info in infos if info.path.count("/") == depth], inside
 
 
 def _split(

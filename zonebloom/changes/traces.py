@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from zonebloom.base import arguments
+from zonebloom.base.arrays import to_numpy
 from zonebloom.base.text import count_text
 from zonebloom.base.threads import thread_pool
 from zonebloom.building.builder import Builder
@@ -52,15 +53,75 @@ class FileSearch:
         The data files that held a key.
     other_files : set of str
         The files below the root of the table that are no data files.
-    index_versions : dict of int to Version
-        The versions of the index that could be read, by number.
+    segments : SegmentRecords
+        What the versions of the index said of its segments when they were read.
     """
 
     table: ChangeableTable
     traces: list[Trace]
     paths: set[str]
     other_files: set[str]
-    index_versions: dict[int, Version]
+    segments: SegmentRecords
+
+
+class SegmentRecords:
+    """Records of the segments of an index, gathered from its versions one by one.
+
+    Attributes
+    ----------
+    numbers : set of int
+        The versions that were added.
+    file_ids : set of int
+        The ids of all files.
+    held_ids : set of int
+        The ids of the files that held a key.
+    fragment_ids : dict of str to set of int
+        The ids of the files of each segment.
+    """
+
+    def __init__(self, held_keys: pa.Array):
+        self.numbers: set[int] = set()
+        self.file_ids: set[int] = set()
+        self.held_ids: set[int] = set()
+        self.fragment_ids: dict[str, set[int]] = {}
+        self._held_keys = held_keys
+        # How many zones of each segment belong to none of these files.
+        self._num_other_zones: dict[str, int] = {}
+
+    def add(self, version: Version) -> None:
+        self.numbers.add(version.number)
+        files = fragment_table(version.fragments)
+        is_held = pc.call_function(
+            "is_in", [files.table["key"]], pc.SetLookupOptions(self._held_keys)
+        )
+        ids = files.numbers("fragment_id")
+        self.held_ids.update(ids[to_numpy(is_held)].tolist())
+        self.file_ids.update(ids.tolist())
+        num_rows = dict(zip(ids.tolist(), files.numbers("num_rows").tolist(), strict=True))
+        for page_map in version.page_maps:
+            # It says where pages lie, and holds no keys.
+            self.fragment_ids.setdefault(page_map.segment, set())
+        for index in version.indices.values():
+            for segment in index.segments:
+                covered = segment.fragment_ids
+                self.fragment_ids.setdefault(segment.name, set()).update(covered)
+                items = index.number_of_items
+                num_zones = sum(-(-num_rows.get(i, 0) // items) for i in covered)
+                num_left = segment.num_zones - num_zones
+                before = self._num_other_zones.get(segment.name, num_left)
+                self._num_other_zones[segment.name] = min(before, num_left)
+            if (stored := index.global_filter) is not None:
+                self.fragment_ids.setdefault(stored.segment, set()).update(stored.fragment_ids)
+
+    def reason(self, segment: str, current_ids: Collection[int]) -> str:
+        """Return why a segment may hold a key, or an empty text if it does not."""
+        ids = self.fragment_ids.get(segment)
+        if ids is None or not ids.isdisjoint(self.held_ids.difference(current_ids)):
+            return "its filters may say perhaps"
+        # A refresh leaves the zones of a file that is gone where they are.
+        if self._num_other_zones.get(segment, 0) > 0 or not ids <= self.file_ids:
+            return "it also holds filters of files that no version names"
+        return ""
 
 
 def traces_of_failed_search(table: ChangeableTable, error: Exception) -> Traces:
@@ -149,8 +210,6 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
     With a test, all data files are searched for rows that pass it.
     """
     source = table.opened.source
-    # The catalog in use remembers the newest version, and no older one instead.
-    catalog = copy(table.opened.catalog)
     removed = {file.path for file in receipt.files_removed}
     # A file of a folder has the same path before and after.
     named_by_receipt = removed.difference(file.path for file in receipt.files_added)
@@ -182,17 +241,21 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
         to_search |= data_files | current.keys() | held_by.keys()
     with thread_pool(source.store.num_threads) as pool:
         traces = [part for part in pool.map(trace, sorted(to_search)) if part is not None]
-    index_versions, _ = _read_versions(catalog, {})
     paths = named_by_receipt | {part.path for part in traces}
     logs = table.logs_of(history, stored, paths)
     traces += [Trace("log", path, (), "it has statistics of such a file") for path in logs]
-    other_files = stored - data_files
-    return FileSearch(table, traces + unreadable, paths | removed, other_files, index_versions)
+    paths |= removed
+    # The keys of files are whole paths, or begin at the root.
+    forms = {key for path in paths for key in (path, path.removeprefix(f"{source.root}/"))}
+    segments = SegmentRecords(pa.array(sorted(forms), pa.string()))
+    # A copy reads them, so that the catalog in use keeps the newest version in memory.
+    _add_versions(segments, copy(table.opened.catalog))
+    return FileSearch(table, traces + unreadable, paths, stored - data_files, segments)
 
 
 def with_index_traces(search: FileSearch, opened: OpenedDataset) -> Traces:
     """Return what a search of files has found, and the segments that were built over such files."""
-    traces = search.traces + _index_traces(opened, search)
+    traces = search.traces + _index_traces(opened, search.segments)
     return Traces(tuple(traces), _calls(search.table, traces))
 
 
@@ -300,12 +363,10 @@ def _is_data(path: str, root: str) -> bool:
     return path.endswith((".parquet", ".tmp")) and not hidden
 
 
-def _read_versions(
-    catalog: Catalog, known: Mapping[int, Version]
-) -> tuple[dict[int, Version], list[Trace]]:
-    """Return the versions of an index that exist, and traces for those that cannot be read.
+def _add_versions(segments: SegmentRecords, catalog: Catalog) -> list[Trace]:
+    """Add the versions that exist, unless they were added before, for a version never changes.
 
-    Known ones are not read again, because a version never changes.
+    Return traces for those that cannot be read.
     """
     unreadable: list[Trace] = []
 
@@ -317,45 +378,27 @@ def _read_versions(
             unreadable.append(Trace("index", path, (), f"it cannot be read ({error})"))
             return Version()
 
-    numbers = catalog.numbers()
-    new_numbers = [number for number in numbers if number not in known]
-    versions = dict(zip(new_numbers, catalog.store.map_requests(read, new_numbers), strict=True))
-    versions |= {number: known[number] for number in numbers if number in known}
-    return {number: version for number, version in versions.items() if version.number}, unreadable
+    numbers = [number for number in catalog.numbers() if number not in segments.numbers]
+    for version in catalog.store.map_requests(read, numbers):
+        if version.number:
+            segments.add(version)
+    return unreadable
 
 
-def _index_traces(opened: OpenedDataset, search: FileSearch) -> list[Trace]:
+def _index_traces(opened: OpenedDataset, segments: SegmentRecords) -> list[Trace]:
     """Return the segments of the index that were built over files that held a key."""
     catalog = opened.catalog
-    # The keys of files are whole paths, or begin at the root.
-    root = f"{opened.source.root}/"
-    forms = {key for path in search.paths for key in (path, path.removeprefix(root))}
-    keys = pa.array(sorted(forms), pa.string())
-    segments: dict[str, set[int]] = {}
-    ids: set[int] = set()
     folder = posixpath.join(catalog.folder, SEGMENTS)
     with thread_pool(2) as pool:
         looked = pool.submit(opened.look)
         listed = pool.submit(catalog.store.list_index_folder, folder)
-        versions, unreadable = _read_versions(catalog, search.index_versions)
-    for version in versions.values():
-        fragments = fragment_table(version.fragments).table
-        held_keys = pc.call_function("is_in", [fragments["key"]], pc.SetLookupOptions(keys))
-        ids.update(fragments["fragment_id"].filter(held_keys).to_pylist())
-        for page_map in version.page_maps:
-            # It says where pages lie, and holds no keys.
-            segments.setdefault(page_map.segment, set())
-        for index in version.indices.values():
-            parts = [(segment.name, segment.fragment_ids) for segment in index.segments]
-            if index.global_filter is not None:
-                parts.append((index.global_filter.segment, index.global_filter.fragment_ids))
-            for name, fragment_ids in parts:
-                segments.setdefault(name, set()).update(fragment_ids)
+        unreadable = _add_versions(segments, catalog)
     # A file that was written anew at its path has another id.
-    ids -= looked.result().coverage.known_ids
-    traces = [
-        Trace("index", posixpath.join(folder, name), (), "its filters may say perhaps")
-        for name in sorted(info.base_name for info in listed.result())
-        if name not in segments or not segments[name].isdisjoint(ids)
+    current_ids = looked.result().coverage.known_ids
+    names = sorted(info.base_name for info in listed.result())
+    reasons = {name: segments.reason(name, current_ids) for name in names}
+    return unreadable + [
+        Trace("index", posixpath.join(folder, name), (), reason)
+        for name, reason in reasons.items()
+        if reason
     ]
-    return unreadable + traces

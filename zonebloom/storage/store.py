@@ -187,7 +187,7 @@ def require_no_link(path: str) -> None:
         )
 
 
-def list_without_links(folder: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
+def list_without_links(folder: str) -> list[pafs.FileInfo]:
     """Return the entries of a folder. Symbolic links have the type Unknown."""
     require_no_link(folder)
     infos = []
@@ -196,9 +196,6 @@ def list_without_links(folder: str, *, recursive: bool = False) -> list[pafs.Fil
             # Another process may have deleted the file since.
             with contextlib.suppress(FileNotFoundError):
                 infos.append(_info(path := posixpath.join(folder, name), os.lstat(path)))
-    if recursive:
-        folders = [info.path for info in infos if info.type == pafs.FileType.Directory]
-        infos += [info for path in folders for info in list_without_links(path, recursive=True)]
     return infos
 
 
@@ -312,13 +309,12 @@ class Store:
         """Return the names of all entries of a folder, or none if it does not exist."""
         return [info.base_name for info in self.list_folder(folder, recursive=False)]
 
-    def list_index_folder(self, folder: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
+    def list_index_folder(self, folder: str) -> list[pafs.FileInfo]:
         """Return the entries of a folder of an index, or none if it does not exist.
 
-        Symbolic links have the type Unknown, and are not followed. Raise `CatalogError` if the
-        folder itself is one.
+        Symbolic links have the type Unknown. Raise `CatalogError` if the folder itself is one.
         """
-        return self.list_folder(folder, recursive=recursive)
+        return self.list_folder(folder, recursive=False)
 
     def is_folder(self, path: str) -> bool:
         """Return whether a folder exists. Raise OSError if it cannot be looked at."""
@@ -469,8 +465,8 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def list_index_folder(self, folder: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
-        return list_without_links(folder, recursive=recursive)
+    def list_index_folder(self, folder: str) -> list[pafs.FileInfo]:
+        return list_without_links(folder)
 
     def read_whole(self, path: str, max_bytes: int) -> pa.Buffer:
         handle, status = open_regular_file(path)
