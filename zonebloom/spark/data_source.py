@@ -112,7 +112,10 @@ class ZoneBloomSource(DataSource):
 
     def reader(self, schema: StructType) -> ZoneBloomReader:
         """Return a reader of the files as they are now."""
-        return ZoneBloomReader(self._new_load(), schema)
+        load = self._new_load()
+        # Spark sends this source to the tasks, too. They need no keys.
+        type(self).keys = _Keys(None)
+        return ZoneBloomReader(load, schema)
 
     def _new_load(self) -> Load:
         if REQUEST not in self.options:
