@@ -29,7 +29,7 @@ JAVA_OPTIONS = (
 )
 os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(JAVA_OPTIONS))
 
-# Let the many processes of the tests share compiled Python files.
+# Let this process, and the many that the tests start, share compiled Python files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

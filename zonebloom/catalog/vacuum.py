@@ -255,6 +255,7 @@ def _list_segments(
 ) -> tuple[list[pafs.FileInfo], dict[str, list[pafs.FileInfo]]]:
     """Return the entries of the folder of segments, and those of each segment by its name."""
     if not store.has_round_trips:
+        # One listing of all would follow symbolic links.
         listed = store.list_index_folder(folder)
         return listed, {
             info.base_name: store.list_index_folder(info.path)

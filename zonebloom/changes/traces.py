@@ -72,7 +72,7 @@ class SegmentRecords:
     numbers : set of int
         The versions that were added.
     file_ids : set of int
-        The ids of all files.
+        The ids of all files that the versions name.
     held_ids : set of int
         The ids of the files that held a key.
     fragment_ids : dict of str to set of int
@@ -85,7 +85,7 @@ class SegmentRecords:
         self.held_ids: set[int] = set()
         self.fragment_ids: dict[str, set[int]] = {}
         self._held_keys = held_keys
-        # How many zones of each segment belong to none of these files.
+        # The number of zones in each segment that belong to none of its files.
         self._num_other_zones: dict[str, int] = {}
 
     def add(self, version: Version) -> None:
@@ -248,7 +248,8 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
     # The keys of files are whole paths, or begin at the root.
     forms = {key for path in paths for key in (path, path.removeprefix(f"{source.root}/"))}
     segments = SegmentRecords(pa.array(sorted(forms), pa.string()))
-    # A copy reads them, so that the catalog in use keeps the newest version in memory.
+    # A copy reads them, so that the catalog in use keeps the newest version in memory. Those that
+    # cannot be read are read again, and named, after the refresh.
     _add_versions(segments, copy(table.opened.catalog))
     return FileSearch(table, traces + unreadable, paths, stored - data_files, segments)
 

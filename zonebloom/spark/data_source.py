@@ -113,7 +113,7 @@ class ZoneBloomSource(DataSource):
     def reader(self, schema: StructType) -> ZoneBloomReader:
         """Return a reader of the files as they are now."""
         load = self._new_load()
-        # Spark sends this source to the tasks, too. They need no keys.
+        # Spark sends this source to the tasks together with the reader. They need no keys.
         type(self).keys = _Keys(None)
         return ZoneBloomReader(load, schema)
 
