@@ -46,7 +46,7 @@ from zonebloom.errors import (
     SourceError,
 )
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.store import NewFile
+from zonebloom.storage.local_files import NewFile
 
 LOCAL = pafs.LocalFileSystem()
 # Prefixes of segment names, as builds create them.

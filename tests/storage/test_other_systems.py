@@ -12,7 +12,7 @@ import pytest
 from support.seams import replace_function, set_constant
 
 from zonebloom.storage import paths
-from zonebloom.storage.store import create_exclusively
+from zonebloom.storage.local_files import create_exclusively
 
 CORE = ["scan/test_locate.py", "scan/test_execute.py", "changes/test_upserts.py"]
 
