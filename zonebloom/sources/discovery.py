@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -26,10 +25,10 @@ from zonebloom.errors import (
     SourceError,
 )
 from zonebloom.sources.column_batches import union_type, unite_schemas
+from zonebloom.sources.listing import expand_folders, folders_among, is_name, list_data_files
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.sources.table_folders import refuse_listed_tables, refuse_tables, refuse_tables_above
+from zonebloom.sources.table_folders import refuse_tables
 from zonebloom.storage.files import (
-    PARQUET_EXTENSIONS,
     file_errors,
     require_parquet,
 )
@@ -43,7 +42,6 @@ from zonebloom.storage.paths import (
 )
 from zonebloom.storage.patterns import fixed_folder, is_pattern, matching_files
 from zonebloom.storage.random_access import RandomAccessFile
-from zonebloom.storage.store import Store, store_of
 from zonebloom.values.normal_types import innermost_types
 
 if TYPE_CHECKING:
@@ -176,10 +174,10 @@ class _Discovery:
             filesystem, paths = filesystem_of_paths([absolute_path(path) for path in paths])
         paths = [path_in(filesystem, path) for path in paths]
         # With a base, paths come from a pattern, which matches files only.
-        folders = _folders_among(filesystem, paths) if base is None else set()
+        folders = folders_among(filesystem, paths) if base is None else set()
         files, root = dict.fromkeys(paths), None
         if folders:
-            files = _expand_folders(filesystem, paths, folders)
+            files = expand_folders(filesystem, paths, folders)
             root = base = _shared_folder(
                 path.rstrip("/") if path in folders else posixpath.dirname(path) for path in paths
             )
@@ -197,7 +195,7 @@ class _Discovery:
         assert filesystem is not None
         path = path_in(filesystem, path)
         # URLs that a file system of fsspec takes as they are may have a query.
-        if is_pattern(path) and not is_uri(path) and not _is_name(filesystem, path):
+        if is_pattern(path) and not is_uri(path) and not is_name(filesystem, path):
             files = matching_files(filesystem, path)
             if not files:
                 raise NoFragments(f"no file matches {path}; check the pattern")
@@ -370,52 +368,6 @@ def add_partition_advice(error: FilterError, source: Source, filter: Any) -> Non
             error.commands[infer] = "give --partitioning infer"
 
 
-def _is_name(filesystem: pafs.FileSystem, path: str) -> bool:
-    """Return whether a path with wildcards names a file or folder, and is no pattern.
-
-    A name such as a[1].parquet does not match itself, so it may name a file. The file *.parquet
-    matches itself, and must not hide the others.
-    """
-    if fnmatchcase(path, path):
-        return False
-    with file_errors(path, "make it readable, or try again later", "look at"):
-        return filesystem.get_file_info(path).type != pafs.FileType.NotFound
-
-
-def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str]:
-    """Return the paths that are folders."""
-    candidates = list(paths)
-    if store_of(filesystem).has_round_trips:
-        # Asking a store about many paths takes long, and paths with an extension are files.
-        candidates = [path for path in paths if "." not in posixpath.basename(path)]
-    with file_errors(candidates[0] if candidates else "", "make it readable", "look at"):
-        infos = filesystem.get_file_info([path.rstrip("/") or "/" for path in candidates])
-    folders: set[str] = set()
-    for path, info in zip(candidates, infos, strict=True):
-        if info.type == pafs.FileType.NotFound:
-            raise NoFragments(f"{path} does not exist; check the path")
-        if info.type == pafs.FileType.Directory:
-            folders.add(path)
-    return folders
-
-
-def _expand_folders(
-    filesystem: pafs.FileSystem, paths: Sequence[str], folders: Collection[str]
-) -> dict[str, int | None]:
-    """Return the files of paths and below folders among them, with their sizes if known."""
-    files: dict[str, int | None] = {}
-    for path in paths:
-        below: Mapping[str, int | None] = {path: None}
-        if path in folders:
-            below = list_data_files(filesystem, path).sizes
-            if not below:
-                raise NoFragments(
-                    f"{path} holds no data file; write some first, or leave it out of the list"
-                )
-        files |= below
-    return files
-
-
 def _shared_folder(folders: Iterable[str]) -> str:
     try:
         return posixpath.commonpath(list(folders)) or "/"
@@ -487,80 +439,6 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
     )
     filesystem = with_os_errors(dataset.filesystem)
     return Source(dataset.schema, dataset.format, filesystem, root, files)
-
-
-class FolderListing(NamedTuple):
-    """What a path names, and the data files of a folder, sorted by path, with the size of each."""
-
-    kind: pafs.FileType
-    root: str
-    sizes: dict[str, int | None]
-
-
-def list_data_files(filesystem: pafs.FileSystem, path: str) -> FolderListing:
-    """Return the data files below a folder, or the file if the path is that of one.
-
-    Raises
-    ------
-    FragmentUnreadable
-        When the folder cannot be listed.
-    SourceError
-        When the path lies in a table, or the folder contains one.
-    """
-    store = store_of(filesystem)
-    if store.has_round_trips:
-        with thread_pool(1) as pool:
-            above = pool.submit(refuse_tables_above, filesystem, path)
-            kind, infos = _list(store, path)
-        if kind != pafs.FileType.NotFound:
-            above.result()
-    else:
-        kind, infos = _list(store, path)
-        if kind != pafs.FileType.NotFound:
-            refuse_tables_above(filesystem, path)
-    if kind != pafs.FileType.Directory:
-        return FolderListing(
-            kind, posixpath.dirname(path), {info.path: info.size for info in infos}
-        )
-    root = path.rstrip("/")
-    start = f"{root}/" if root else ""
-    foreign = next((info.path for info in infos if not info.path.startswith(start)), None)
-    if foreign is not None:
-        raise FragmentUnreadable(
-            f"cannot list {path}: its file system calls a file there {foreign}; give the path of "
-            "the folder as the file system does"
-        )
-    # Only local files have a size. Testing `info.type` instead takes as long as their listing.
-    sizes = {
-        info.path: info.size
-        for info in infos
-        if info.size is not None and (not store.has_round_trips or info.is_file)
-    }
-    # A path is hidden if one of its parts below the folder begins with a dot or an underscore.
-    skipped = max(len(start) - 1, 0)
-    below = ((file, file[skipped:] if start else f"/{file}") for file in sizes)
-    files = sorted(file for file, key in below if "/_" not in key and "/." not in key)
-    folders = [info.path for info in infos if info.size is None]
-    refuse_listed_tables(filesystem, root, folders, files)
-    return FolderListing(kind, root, {file: sizes[file] for file in files})
-
-
-def _list(store: Store, path: str) -> tuple[pafs.FileType, list[pafs.FileInfo]]:
-    """Return what a path names, and all that is below a folder, or the file."""
-    store.forget_listings()
-    if store.has_round_trips and not path.rstrip("/").lower().endswith(PARQUET_EXTENSIONS):
-        # One listing tells more than a look at the folder before it. What fails is looked at.
-        try:
-            infos = store.list_folder(path, recursive=True)
-        except OSError:
-            infos = []
-        if infos:
-            return pafs.FileType.Directory, infos
-    with file_errors(path, "make it readable, or try again later", "look at"):
-        info = store.filesystem.get_file_info(path)
-        if info.type == pafs.FileType.Directory:
-            return info.type, store.list_folder(path.rstrip("/") or path, recursive=True)
-    return info.type, [] if info.type == pafs.FileType.NotFound else [info]
 
 
 def read_plain_schema(
