@@ -90,7 +90,10 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
     # List the segments before reading the newest version. Segments that are written later cannot be
     # in that version, so they must not be in the list.
-    listed, inside_by_name = _list_segments(store, segments_folder)
+    with thread_pool(2) as pool:
+        listing = pool.submit(_list_segments, store, segments_folder)
+        version_infos = store.list_index_folder(versions_folder)
+    listed, inside_by_name = listing.result()
     segments, foreign_infos = _split(listed, _is_segment)
     folders: list[tuple[pafs.FileInfo, list[pafs.FileInfo]]] = []
     segments_with_foreign_files: set[str] = set()
@@ -100,7 +103,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         foreign_infos += others
         if others:
             segments_with_foreign_files.add(segment.base_name)
-    versions, others = _split(store.list_index_folder(versions_folder), _is_version_file)
+    versions, others = _split(version_infos, _is_version_file)
     foreign_infos += others
     foreign = tuple(sorted(posixpath.relpath(info.path, catalog.folder) for info in foreign_infos))
     infos = [*segments, *versions, *chain(*(own for _, own in folders))]

@@ -23,7 +23,6 @@ from zonebloom.base.threads import thread_pool
 from zonebloom.building.builder import Builder
 from zonebloom.catalog.fragment_table import fragment_table
 from zonebloom.catalog.model import SEGMENTS, Version
-from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.changes.key_test import RowTest, row_test
 from zonebloom.changes.receipt import Receipt, Trace, Traces
@@ -248,9 +247,8 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
     # The keys of files are whole paths, or begin at the root.
     forms = {key for path in paths for key in (path, path.removeprefix(f"{source.root}/"))}
     segments = SegmentRecords(pa.array(sorted(forms), pa.string()))
-    # A copy reads them, so that the catalog in use keeps the newest version in memory. Those that
-    # cannot be read are read again, and named, after the refresh.
-    _add_versions(segments, copy(table.opened.catalog))
+    # Those that cannot be read are read again, and named, after the refresh.
+    _add_versions(segments, table.opened)
     return FileSearch(table, traces + unreadable, paths, stored - data_files, segments)
 
 
@@ -364,14 +362,18 @@ def _is_data(path: str, root: str) -> bool:
     return path.endswith((".parquet", ".tmp")) and not hidden
 
 
-def _add_versions(segments: SegmentRecords, catalog: Catalog) -> list[Trace]:
+def _add_versions(segments: SegmentRecords, opened: OpenedDataset) -> list[Trace]:
     """Add the versions that exist, unless they were added before, for a version never changes.
 
     Return traces for those that cannot be read.
     """
     unreadable: list[Trace] = []
+    # A copy reads them, so that the catalog in use keeps the newest version in memory.
+    catalog = copy(opened.catalog)
 
     def read(number: int) -> Version:
+        if number == opened.version.number:
+            return opened.version
         try:
             return catalog.version(number)
         except CatalogError as error:
@@ -393,7 +395,7 @@ def _index_traces(opened: OpenedDataset, segments: SegmentRecords) -> list[Trace
     with thread_pool(2) as pool:
         looked = pool.submit(opened.look)
         listed = pool.submit(catalog.store.list_index_folder, folder)
-        unreadable = _add_versions(segments, catalog)
+        unreadable = _add_versions(segments, opened)
     # A file that was written anew at its path has another id.
     current_ids = looked.result().coverage.known_ids
     names = sorted(info.base_name for info in listed.result())
