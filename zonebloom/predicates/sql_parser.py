@@ -162,7 +162,8 @@ def parse_sql(text: str) -> Any:
         place = mark_place(text, line - 1, column, len(highlight))
         raise FilterError(
             f"cannot read the filter: {problem}.\n{place}\n"
-            'Correct it there; a column named like a keyword goes in quotes: "case" = 1.'
+            "Correct it there; text goes in single quotes: id = 'a-1', and a column named like a "
+            'keyword in double ones: "case" = 1.'
         ) from None
     except SqlglotError as error:
         raise FilterError(
