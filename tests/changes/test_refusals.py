@@ -11,6 +11,7 @@ import sys
 import traceback
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow.parquet.encryption import create_encryption_properties
+from support.helpers import run_command
 
 import zonebloom as zb
 from zonebloom.errors import (
@@ -137,6 +139,16 @@ REFUSED_ROWS = {
         "id",
         "row 1 of the rows has",
     ),
+    "no field": (
+        rows_with(n=pa.array([{"a": 1}, {"a": 2}])),
+        "id",
+        "rows have no field 'l' in the column 'n', whose values would be lost; add it",
+    ),
+    "a time zone": (
+        rows_with(t=pa.array([1000, 1001], pa.timestamp("us", "UTC"))),
+        "id",
+        "rows have timestamp[us, tz=UTC] in the column 't', and the dataset has timestamp[us];",
+    ),
     "text for date": (rows_with(day=pa.array(["2026-01-01", "soon"])), "id", "row 1 of the rows"),
     "unknown column": (
         rows_with(prise=pa.array([1, 2])),
@@ -186,6 +198,96 @@ def test_rows_that_fit_exactly_are_converted(lake):
     assert math.isnan(first.pop("f")) and second.pop("f") is None
     assert first["must"] == "é" and first["n"] == {"a": 5, "l": [None]}
     assert first["t"] == dt.datetime(1970, 1, 1, microsecond=1) and second["n"] is None
+
+
+NO_UUID = "00000000-0000-0000-0000-00000000000x"
+UUIDS = [UUID(int=1), UUID(int=2)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "values"),
+    [
+        (pa.array(["a", "b"]).dictionary_encode(), pa.array(["c", None], pa.string_view()), None),
+        (pa.array(["a", "b"], pa.string_view()), pa.array(["c", None]), None),
+        (
+            pa.array([[{"s": "a"}], None]),
+            pa.array([None, [{"s": "c"}]], pa.large_list(pa.struct({"s": pa.string_view()}))),
+            None,
+        ),
+        (pa.array([1, 2], pa.decimal128(9, 2)), pa.array([7, -9_999_999]), None),
+        (pa.array([1, 2], pa.decimal256(60, 30)), pa.array([2**63 - 1, -(2**63)]), None),
+        (pa.array(UUIDS), pa.array([str(UUID(int=3)).upper(), None]), [UUID(int=3), None]),
+        (pa.array([{"a": 1}, None]), pa.nulls(2), None),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.nulls(2), None),
+        (pa.array([dt.date(2026, 1, 1)] * 2), pa.array(["2026-11-30", None]), None),
+    ],
+)
+def test_rows_of_other_types_with_equal_values_are_taken(tmp_path, stored, given, values):
+    pq.write_table(pa.table({"id": [1, 2], "x": stored}), tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    receipt = ds.upsert(pa.table({"id": [1, 2], "x": given}), on="id")
+    assert receipt.num_updated == 2
+    assert receipt.verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+    for found in (ds.to_table(), zb.dataset(tmp_path).to_table()):
+        assert found.schema == ds.schema
+        found_values = found["x"].to_pylist()
+        if values is None and pa.types.is_date(stored.type):
+            found_values = [None if day is None else str(day) for day in found_values]
+        assert found_values == (given.to_pylist() if values is None else values)
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [
+        (pa.array([1], pa.decimal128(9, 2)), pa.array([10_000_000])),
+        (pa.array(UUIDS[:1]), pa.array([NO_UUID])),
+        (pa.array([0], pa.timestamp("us", "UTC")), pa.array([dt.datetime(2026, 7, 1)])),
+        (pa.array([0], pa.timestamp("us", "UTC")), pa.array([dt.date(2026, 7, 1)])),
+        (pa.array([[{"a": 1, "b": 2}]]), pa.array([[{"a": 1}]])),
+        (
+            pa.array(
+                [[("k", {"a": 1, "b": 2})]], pa.map_("string", pa.struct({"a": "i4", "b": "i4"}))
+            ),
+            pa.array([[("k", {"a": 1})]], pa.map_("string", pa.struct({"a": "i4"}))),
+        ),
+    ],
+)
+def test_rows_that_would_be_taken_for_others_are_refused(tmp_path, stored, given):
+    pq.write_table(pa.table({"id": [1], "x": stored}), tmp_path / "0.parquet")
+    before = listing(tmp_path)
+    ds = zb.dataset(tmp_path)
+    with pytest.raises(InvalidArgument, match="column 'x"):
+        ds.upsert(pa.table({"id": [1], "x": given}), on="id")
+    assert listing(tmp_path) == before
+
+
+def test_csv_brings_uuids_and_no_other_bytes(tmp_path, capsys):
+    plain = pa.array([UUIDS[0].bytes, UUIDS[1].bytes], pa.binary(16))
+    rows = pa.table({"u": pa.array(UUIDS), "p": plain, "b": [b"\0", b"x"], "n": [1, 2]})
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    pq.write_table(rows, lake / "0.parquet")
+    given = tmp_path / "rows.csv"
+
+    def upsert(text: str, on: str) -> str:
+        given.write_text(text)
+        before = listing(lake)
+        code = run_command("upsert", lake, given, "--on", on)
+        assert (code == 0) == (listing(lake) != before)
+        return capsys.readouterr().err
+
+    assert upsert(f"u,p,n\n{UUIDS[0]},{UUIDS[1]},7\n{UUIDS[1]},,8\n", "u") == ""
+    found = zb.dataset(lake).to_table(columns=["u", "p", "n"]).sort_by("n").to_pylist()
+    assert found == [
+        {"u": UUIDS[0], "p": UUIDS[1].bytes, "n": 7},
+        {"u": UUIDS[1], "p": None, "n": 8},
+    ]
+    assert upsert(f"p,n\n{UUIDS[1]},9\n", "p") == ""
+    assert zb.dataset(lake).to_table(filter="n = 9")["u"].to_pylist() == UUIDS[:1]
+    assert "column 'p' has text that is no UUID" in upsert(f"p,n\n{NO_UUID},9\n", "p")
+    # As text, the command line shows bytes in base64.
+    assert "column 'b' holds bytes, which CSV does not" in upsert("n,b\n7,AA==\n", "n")
+    assert "rows.csv looks like JSON" in upsert('{"n": 7}\n', "n")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +377,7 @@ def test_a_folder_that_must_not_be_written_is_named(lake):
     class ReadOnly(LocalFileSystem):
         def _open(self, path, mode="rb", **options):
             if mode != "rb":
-                raise PermissionError(errno.EACCES, "no right to write", path)
+                raise OSError(errno.EROFS, "no right to write", path)
             return super()._open(path, mode, **options)
 
         def rm(self, path, **options):
@@ -352,6 +454,25 @@ def test_rows_that_need_new_files_are_refused_unless_these_have_hive_paths(tmp_p
         rows[row["id"]] = {**rows.get(row["id"], {}), **row}
     found = zb.dataset(tmp_path, partitioning=partitioning).to_table(columns=["id", "p", "x"])
     assert sorted(found.to_pylist(), key=repr) == sorted(rows.values(), key=repr)
+
+
+@pytest.mark.parametrize("spelling", ["Köln", "K%C3%B6ln"])
+def test_new_rows_get_files_in_the_folders_of_their_partitions(tmp_path, spelling):
+    folder = tmp_path / f"city={spelling}"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": [1]}), folder / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    rows = pa.table({"id": [2, 3, 4], "city": ["Köln", "Süd West", "a/b"]})
+    assert ds.upsert(rows, on="id").num_inserted == 3
+    # Spark reads each %XX as a character, so it writes only such characters in this way.
+    assert {path.name for path in tmp_path.iterdir()} == {
+        folder.name,
+        "city=Süd West",
+        "city=a%2Fb",
+    }
+    assert len(list(folder.iterdir())) == 2
+    hive = pads.dataset(tmp_path, partitioning="hive").to_table().sort_by("id")
+    assert hive["city"].to_pylist() == ["Köln", *rows["city"].to_pylist()]
 
 
 @pytest.mark.parametrize("values", [["a/b", "=", "%25", "é ", None], [1, 20, None], ["1", "x"]])

@@ -6,6 +6,7 @@ than a lookup.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,19 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
             return pa.Array.from_buffers(type_, len(pieces), [None, *map(pa.py_buffer, buffers)])
     dtype = _NUMPY_BY_ID.get(type_.id)
     return pa.array(values, type_) if dtype is None else from_numpy(np.array(values, dtype))
+
+
+def uuids_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array | None:
+    """Return the 16 bytes of UUIDs, or None if a text is no UUID.
+
+    >>> uuids_of(pa.array(["00000000-0000-0000-0000-000000000001"]))[0].as_py()[-1]
+    1
+    """
+    try:
+        values = [None if text is None else uuid.UUID(text).bytes for text in texts.to_pylist()]
+    except ValueError:
+        return None
+    return pa.array(values, pa.binary(16))
 
 
 def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Array:

@@ -14,18 +14,19 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.arrays import to_numpy
+from zonebloom.base.arrays import to_numpy, uuids_of
 from zonebloom.base.text import count_text
 from zonebloom.changes.key_test import named_rows, require_no_nulls
 from zonebloom.errors import InvalidArgument
-from zonebloom.predicates.expression import without_views
 from zonebloom.scan.key_numbers import RowNumbers
 from zonebloom.scan.key_values import normalized_column
 from zonebloom.scan.recheck import gather
-from zonebloom.values.normal_types import convert_at_every_depth, decoded_type
-from zonebloom.values.types import family
+from zonebloom.values.normal_types import convert_at_every_depth, decoded_type, without_views
+from zonebloom.values.types import LIST_TYPES, TIME_ZONE_ADVICE, family, time_zones_differ
 
 _MAX_SHOWN_CHARACTERS = 80
+# The digits of the largest decimal.
+_MAX_DIGITS = 76
 
 
 @contextmanager
@@ -98,7 +99,32 @@ def _wanted_schema(given: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> 
                 f"rows have {given_type} in the column {name!r}, a key of {key_type}; convert it, "
                 "and give the rows again"
             )
+    for name in given.names:
+        _require_same_parts(name, given.field(name).type, schema.field(name).type)
     return pa.schema([schema.field(name).remove_metadata() for name in given.names])
+
+
+def _require_same_parts(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
+    """Raise `InvalidArgument` if PyArrow would fill fields with nulls, or take times as UTC."""
+    given, wanted = decoded_type(given), decoded_type(wanted)
+    if time_zones_differ(given, wanted):
+        raise InvalidArgument(
+            f"rows have {given} in the column {name!r}, and the dataset has {wanted}; give the "
+            f"time zone: {TIME_ZONE_ADVICE}"
+        )
+    if isinstance(given, pa.StructType) and isinstance(wanted, pa.StructType):
+        for field in wanted:
+            number = given.get_field_index(field.name)
+            if number < 0:
+                raise InvalidArgument(
+                    f"rows have no field {field.name!r} in the column {name!r}, whose values would "
+                    "be lost; add it"
+                )
+            _require_same_parts(f"{name}.{field.name}", given.field(number).type, field.type)
+    elif isinstance(given, LIST_TYPES) and isinstance(wanted, LIST_TYPES):
+        _require_same_parts(name, given.value_type, wanted.value_type)
+    elif isinstance(given, pa.MapType) and isinstance(wanted, pa.MapType):
+        _require_same_parts(name, given.item_type, wanted.item_type)
 
 
 def _kind(type_: pa.DataType) -> str:
@@ -117,12 +143,18 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
         if not field.nullable and column.null_count:
             named = named_rows(to_numpy(column.is_null()), first_row)
             raise InvalidArgument(f"column {field.name!r} takes no nulls, but has one in {named}")
+        if pa.types.is_null(column.type):
+            column = pa.chunked_array([pa.nulls(len(column), field.type)])
         if column.type != field.type:
             if pa.types.is_dictionary(column.type):
                 # PyArrow cannot decode a dictionary of views, which is a categorical of Polars.
                 values = without_views(column.type.value_type)
                 kind = pa.dictionary(column.type.index_type, values)
                 column = column.cast(kind).cast(values)
+            plain_type = without_views(column.type)
+            if plain_type != column.type:
+                # PyArrow cannot cast views to dictionaries.
+                column = column.cast(plain_type)
             if pa.types.is_nested(column.type):
                 # PyArrow casts all items of a list, those outside of a slice included.
                 column = _copied(column, 0, len(column))
@@ -133,9 +165,18 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
 
 def _cast_column(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> pa.ChunkedArray:
     try:
-        converted = column.cast(field.type)
-        if are_equal(converted.cast(column.type), column):
-            return converted
+        if isinstance(field.type, pa.UuidType) and family(column.type) == "text":
+            uuids = uuids_of(column)
+            if uuids is not None:
+                return pa.chunked_array([uuids.cast(field.type)])
+        else:
+            values = column
+            if pa.types.is_integer(column.type) and pa.types.is_decimal(field.type):
+                # PyArrow casts integers only to decimals that hold all of their type.
+                values = column.cast(pa.decimal256(_MAX_DIGITS, max(field.type.scale, 0)))
+            converted = values.cast(field.type)
+            if are_equal(converted.cast(column.type), column):
+                return converted
     except pa.ArrowException:
         pass
     if len(column) > 1:

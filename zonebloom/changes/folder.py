@@ -73,6 +73,7 @@ class FolderChanges(ChangeableTable):
         super().use(opened)
         fragments = opened.look().fragments
         self._identities = {file.fragment.path: file.identity for file in fragments}
+        self._folders: dict[Hashable, str] | None = None
 
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         if not self._source.is_parquet or self._source.is_in_memory:
@@ -170,8 +171,22 @@ class FolderChanges(ChangeableTable):
                 f"rows have the text {HIVE_NULL!r} in a partition column, which means null in a "
                 "path; write another text"
             )
+        folder = self._folder_of(partition)
+        if folder is not None:
+            return posixpath.join(folder, name)
         texts = [None if value is None else str(value) for value in partition]
         return self._hive_path(texts, name)
+
+    def _folder_of(self, partition: Hashable) -> str | None:
+        """Return the folder of files of a partition, however it spells their values, or None."""
+        if not self.partition_columns:
+            return None
+        if self._folders is None:
+            self._folders = {
+                self.partition_of(fragment): posixpath.dirname(fragment.path)
+                for fragment in reversed(self._source.fragments)
+            }
+        return self._folders.get(partition)
 
     def locked(self) -> AbstractContextManager[None]:
         """Let only one change of a local folder, and of those inside it, run at a time."""

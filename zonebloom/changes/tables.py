@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import posixpath
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,9 @@ from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import file_errors
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+# The characters that Hive and Spark write as %XX in the names of folders, and those that Windows
+# does not allow. Spark reads each %XX as a character, so a letter such as ö must stay as it is.
+_ESCAPED_IN_FOLDERS = re.compile(r"""[\x00-\x1f"#%'*/:<=>?\[\\\]^{|\x7f]""")
 _MAX_TRIES = 5
 _SECONDS_BEFORE_RETRY = 0.05
 # A larger file of a store is read in parts, because the parts fit into memory.
@@ -98,14 +102,17 @@ def read_log(
 
 @contextmanager
 def permission_errors(location: str) -> Iterator[None]:
-    """Say what to do if the system forbids a change of files."""
+    """Say what to do if the system forbids a change of files, or has no room for it."""
     try:
         yield
-    except PermissionError as error:
-        raise SourceError(
-            f"cannot change {location}: {error}; get the right to write and delete there, then "
-            "call again"
-        ) from None
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            step = "get the right to write and delete there"
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            step = "make room there"
+        else:
+            raise
+        raise SourceError(f"cannot change {location}: {error}; {step}, then call again") from None
 
 
 class FileRows(NamedTuple):
@@ -293,7 +300,7 @@ class ChangeableTable(ABC):
     def _hive_path(self, texts: Iterable[str | None], name: str) -> str:
         """Return the path of a file in the folders of a partition, whose values are texts."""
         folders = [
-            f"{quote(column, safe='')}={HIVE_NULL if text is None else quote(text, safe='')}"
+            f"{_folder_text(column)}={HIVE_NULL if text is None else _folder_text(text)}"
             for column, text in zip(self.partition_columns, texts, strict=True)
         ]
         return posixpath.join(self._source.root, *folders, name)
@@ -390,3 +397,8 @@ class ChangeableTable(ABC):
 
         Raise `CommitRefused` if another writer came first.
         """
+
+
+def _folder_text(text: str) -> str:
+    """Return a name or a value of a column as the name of a Hive partition's folder has it."""
+    return _ESCAPED_IN_FOLDERS.sub(lambda match: f"%{ord(match[0]):02X}", text)

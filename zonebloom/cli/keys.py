@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import pyarrow as pa
 
-from zonebloom.base.arrays import array_of
+from zonebloom.base.arrays import array_of, uuids_of
 from zonebloom.cli.options import combine_options, single_value, split_names
 from zonebloom.errors import InvalidArgument
 from zonebloom.sources.given_files import is_parquet, read_columns
@@ -137,7 +137,7 @@ def cast_keys(
     # The lookup itself reads UUIDs from text.
     if isinstance(value_type, pa.BaseExtensionType):
         return keys
-    uuids = _parse_uuids(keys) if value_type == pa.binary(16) else None
+    uuids = uuids_of(keys) if value_type == pa.binary(16) else None
     if uuids is not None:
         return uuids
     try:
@@ -146,14 +146,3 @@ def cast_keys(
         raise InvalidArgument(
             f"keys of {name!r} cannot be read as {value_type}: {error}; correct them"
         ) from None
-
-
-def _parse_uuids(keys: pa.Array | pa.ChunkedArray) -> pa.Array | None:
-    """Return UUIDs in text form as 16 bytes, or None if a key is no UUID."""
-    from uuid import UUID
-
-    try:
-        values = [None if text is None else UUID(text).bytes for text in keys.to_pylist()]
-    except ValueError:
-        return None
-    return pa.array(values, pa.binary(16))

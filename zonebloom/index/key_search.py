@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import distinct_numbers
+from zonebloom.base.arrays import distinct_numbers, uuids_of
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
@@ -258,7 +257,12 @@ def checked_keys(values: Any, column: str, column_type: pa.DataType) -> pa.Array
     if keys.type == column_type:
         return keys
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
-        return _parse_uuids(keys)
+        uuids = uuids_of(keys)
+        if uuids is None:
+            raise InvalidArgument(
+                "keys hold text that is no UUID; write '00000000-0000-0000-0000-000000000000'"
+            )
+        return uuids
     for key in keys[:1]:
         mismatch = time_zone_mismatch_message(f"keys of {column!r}", column_type, key)
         if mismatch is not None:
@@ -269,16 +273,6 @@ def checked_keys(values: Any, column: str, column_type: pa.DataType) -> pa.Array
             f"{_key_type_advice(column_type, keys.type)}"
         )
     return keys
-
-
-def _parse_uuids(keys: pa.Array) -> pa.Array:
-    try:
-        uuids = [None if key is None else uuid.UUID(key).bytes for key in keys.to_pylist()]
-    except ValueError:
-        raise InvalidArgument(
-            "keys hold text that is no UUID; write '00000000-0000-0000-0000-000000000000'"
-        ) from None
-    return pa.array(uuids, pa.binary(16))
 
 
 def _key_type_advice(column_type: pa.DataType, key_type: pa.DataType) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
 import pyarrow as pa
 
+from zonebloom.base.arrays import uuids_of
 from zonebloom.errors import InvalidArgument
 from zonebloom.values.normal_types import decoded_type
+from zonebloom.values.types import family
 
 _PARQUET_MAGIC = b"PAR1"
+_BYTES_OF_UUID = pa.binary(16)
 
 
 def read_columns(
@@ -47,12 +50,16 @@ def is_parquet(data: pa.Buffer) -> bool:
 def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
     """Return the rows of a CSV or Parquet file, or of stdin, batch by batch.
 
-    CSV is read in the types of a schema. Raise `InvalidArgument` if the file cannot be read.
+    CSV is read in the types of a schema, and UUIDs are text there. Raise `InvalidArgument` if the
+    file cannot be read.
     """
     # A pipe cannot be read twice, so look at its first bytes without taking them.
     reader: Any = file if hasattr(file, "peek") else io.BufferedReader(file)  # pyright: ignore[reportArgumentType]
     with _errors_of(file):
-        if reader.peek(len(_PARQUET_MAGIC))[:4] == _PARQUET_MAGIC:
+        head = reader.peek(len(_PARQUET_MAGIC))[:4]
+        if head.lstrip()[:1] in (b"{", b"["):
+            raise InvalidArgument(f"{file.name} looks like JSON; give a Parquet or CSV file")
+        if head == _PARQUET_MAGIC:
             import pyarrow.parquet as pq
 
             parquet = pq.ParquetFile(
@@ -62,7 +69,33 @@ def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
         from pyarrow import csv
 
         types = {field.name: decoded_type(field.type) for field in schema}
-        return csv.open_csv(pa.PythonFile(reader, "r"), convert_options=_csv_options(types))
+        as_text = {name: pa.string() for name, type_ in types.items() if family(type_) == "bytes"}
+        options = _csv_options({**types, **as_text})
+        batches = csv.open_csv(pa.PythonFile(reader, "r"), convert_options=options)
+        binary = {name: types[name] for name in as_text if name in batches.schema.names}
+        if not binary:
+            return batches
+        for name, type_ in binary.items():
+            if type_ not in (_BYTES_OF_UUID, pa.uuid()):
+                raise InvalidArgument(
+                    f"column {name!r} holds bytes, which CSV does not; give a Parquet file"
+                )
+        wanted = [field.with_type(binary.get(field.name, field.type)) for field in batches.schema]
+        return pa.RecordBatchReader.from_batches(pa.schema(wanted), _with_uuids(batches, binary))
+
+
+def _with_uuids(
+    batches: Iterable[pa.RecordBatch], types: Mapping[str, pa.DataType]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches in which some columns, of UUIDs as text, have other types."""
+    for batch in batches:
+        for name, type_ in types.items():
+            uuids = uuids_of(batch.column(name))
+            if uuids is None:
+                raise InvalidArgument(f"column {name!r} has text that is no UUID; correct it")
+            number = batch.schema.get_field_index(name)
+            batch = batch.set_column(number, name, uuids.cast(type_))
+        yield batch
 
 
 def _csv_options(types: dict[str, pa.DataType]) -> Any:
