@@ -147,13 +147,6 @@ def _look_up_tuples(
     """Return the rows whose columns equal keys of several columns."""
     if nulls:
         raise InvalidArgument("nulls=True is for keys of one column; leave it out")
-    if isinstance(keys, list) and all(isinstance(key, tuple | list) for key in keys):
-        parts = [list(part) for part in zip(*keys, strict=True)] or [[] for _ in key_columns]
-        if len(parts) != len(key_columns):
-            raise arguments.invalid_value(
-                keys, "keys", f"give tuples of {len(key_columns)} values, or a table"
-            )
-        keys = dict(zip(key_columns, parts, strict=True))
     found = key_locations(opened, key_columns, keys).by_key().drop_null()
     # The numbers of the files are in scan order.
     files = found["path"].combine_chunks()

@@ -363,6 +363,20 @@ def test_rows_with_a_null_or_another_value_hold_no_key_of_several_columns():
     assert zb.dataset(rows).locate(["a", "b"], keys)["row"].to_pylist() == [None, 2, None]
 
 
+def test_keys_of_several_columns_are_a_table_or_tuples(tmp_path):
+    rows = pa.table({"a": [1, 2, 2, 2], "b": ["x", "y", "x", "y"]})
+    pq.write_table(rows, tmp_path / "0.parquet")
+    ds, names, keys = zb.dataset(tmp_path), ["b", "a"], [("y", 2), ("y", 1), ["x", 1]]
+    table = pa.table({"a": [2, 1, 1], "b": ["y", "y", "x"]})
+    assert ds.locate(names, keys)["row"].to_pylist() == [1, 3, None, 0]
+    for read in (ds.locate, ds.files_with_keys, ds.lookup):
+        assert read(names, keys).equals(read(names, table))
+        assert read(names, []).num_rows == 0
+    assert ds.erase(names, keys, plan=True).num_deleted == 3
+    with pytest.raises(errors.InvalidArgument, match="give tuples of 2 values"):
+        ds.locate(names, [("y", 2), ("y",)])
+
+
 def test_locate_converts_keys_of_other_types(tmp_path):
     e2e.plain_dataset(tmp_path / "t")
     ds = zb.dataset(tmp_path / "t")

@@ -549,7 +549,7 @@ class Dataset(pads.UnionDataset, Displayed):
         column : str or sequence of str
             A column that is or could be indexed, or several that must all be equal. Without an
             index the whole column is read. A column that the paths hold chooses files by them.
-        keys : array, series or iterable; a table or a list of tuples for several columns
+        keys : array, series or iterable; a table, dictionary or list of tuples for several columns
             One or millions, as in `search_many` and `locate`.
         columns : list of str, optional
             All columns by default.
@@ -590,7 +590,7 @@ class Dataset(pads.UnionDataset, Displayed):
             A column that is or could be indexed, or several that must all be equal. Partition
             columns (``day=2024-05-01`` in the path) may be among several: then a key is searched
             only in the files of its partition.
-        keys : array, series or iterable; a table or a dictionary for several columns
+        keys : array, series or iterable; a table, dictionary or list of tuples for several columns
             One or millions, as in `lookup`.
         filter : as for `scanner`, optional
             The rows must match it, too. It is applied to the rows that hold a key.

@@ -186,7 +186,13 @@ class KeyLocations:
 
 
 def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
-    """Return the named columns of a table of keys, or of a dictionary of arrays."""
+    """Return the named columns of a table, a dictionary of arrays, or a list of tuples."""
+    if isinstance(keys, list) and all(isinstance(key, tuple | list) for key in keys):
+        if any(len(key) != len(names) for key in keys):
+            raise arguments.invalid_value(
+                keys, "keys", f"give tuples of {len(names)} values, or a table"
+            )
+        return [[key[number] for key in keys] for number in range(len(names))]
     if is_data_frame(keys):
         available = list(keys.columns)
     elif isinstance(keys, Mapping):
@@ -207,7 +213,9 @@ def _keys_to_table(keys: Any, names: Sequence[str]) -> pa.Table:
             return keys
         if isinstance(keys, pa.RecordBatch) or hasattr(keys, "__arrow_c_stream__"):
             return pa.table(keys)
-    raise arguments.invalid_value(keys, "keys", f"give a pyarrow Table with {', '.join(names)}")
+    raise arguments.invalid_value(
+        keys, "keys", f"give tuples, or a pyarrow Table with {', '.join(names)}"
+    )
 
 
 def locate_keys(
