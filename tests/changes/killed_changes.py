@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from changes.changed_tables import KINDS, ChangedFolder, ChangedIceberg, ChangedTable, comparable
+from support.changed_tables import KINDS, ChangedFolder, ChangedIceberg, ChangedTable
+from support.snapshot_rows import in_order
 
 import zonebloom as zb
 from zonebloom.errors import ZoneBloomWarning
@@ -62,12 +63,12 @@ def run_killed_change(kind: str, rng: random.Random, folder: Path, num_kills: in
     new_rows = [*changed, *table.new_rows(40)]
     erased = [row["name"] for row in rng.sample(table.rows, 10)]
     is_erasure = rng.random() < 0.5
-    old = comparable(table.rows)
+    old = in_order(table.rows)
     if is_erasure:
-        new = comparable([row for row in table.rows if row["name"] not in erased])
+        new = in_order([row for row in table.rows if row["name"] not in erased])
     else:
         by_id = {row["id"]: row for row in [*table.rows, *new_rows]}
-        new = comparable(list(by_id.values()))
+        new = in_order(list(by_id.values()))
     change = None if is_erasure else table.table(new_rows), erased
     arguments = pickle.dumps((table, *change))
     shutil.copytree(work, saved)
@@ -80,7 +81,7 @@ def run_killed_change(kind: str, rng: random.Random, folder: Path, num_kills: in
         child = context.Process(target=_make_pickled, args=(str(work), arguments))
         child.start()
         seconds = _wait_and_kill(child, work, delay, seconds)
-        rows = comparable(table.read())
+        rows = in_order(table.read())
         outcome = "old" if rows == old else "new" if rows == new else "between"
         if number == 0:
             assert outcome == "new", "the change that was not killed"
@@ -89,9 +90,9 @@ def run_killed_change(kind: str, rng: random.Random, folder: Path, num_kills: in
             assert outcome != "between", f"{kind}, killed after {delay} s"
         # The same change completes the one that was killed, and clean-ups find what it left.
         make_change(work, table, *change)
-        assert comparable(table.read()) == new
+        assert in_order(table.read()) == new
         ds = zb.dataset(table.load(), **table.options)
-        assert comparable(ds.to_table()) == new
+        assert in_order(ds.to_table()) == new
         ids = [row["id"] for row in new_rows]
         wanted = sorted(id for id in ids if f"('id', {id})" in "".join(new))
         assert sorted(ds.lookup("id", ids)["id"].to_pylist()) == wanted

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from changes.change_history import run_history
-from changes.changed_tables import KINDS
+from support.changed_tables import KINDS
 from support.helpers import THOROUGH
 
 SEEDS = range(20) if os.environ.get(THOROUGH) else range(2)

@@ -6,8 +6,8 @@ import os
 import random
 
 import pytest
-from changes.changed_tables import KINDS
 from changes.killed_changes import run_killed_change
+from support.changed_tables import KINDS
 from support.helpers import THOROUGH
 
 

@@ -14,8 +14,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from changes.changed_tables import KINDS, ChangedTable, comparable
+from support.changed_tables import KINDS, ChangedTable
 from support.seams import replace_function
+from support.snapshot_rows import in_order
 
 import zonebloom as zb
 from zonebloom.errors import ChangeConflict, ChangeRefused, InvalidArgument, StaleIndexWarning
@@ -95,9 +96,9 @@ def test_a_purged_erasure_leaves_no_byte_of_the_keys(table, tmp_path):
     path.unlink()
     assert files_with(tmp_path, SECRETS) == []
     for read in (later, zb.dataset(table.load(), **table.options)):
-        assert comparable(read.to_table()) == comparable(table.rows)
+        assert in_order(read.to_table()) == in_order(table.rows)
         assert read.count_rows("id = 2") == sum(row["id"] == 2 for row in table.rows)
-    assert comparable(table.read()) == comparable(table.rows)
+    assert in_order(table.read()) == in_order(table.rows)
 
 
 @pytest.mark.parametrize(("kind", "is_global"), [("BLOOMFILTER", True), ("HASH", False)])
@@ -178,7 +179,7 @@ def test_versions_that_cannot_be_read_are_named(table):
         assert trace.versions == (version,) and "cannot be read" in trace.reason
     assert not receipt.check(ds, [1], purge=True)
     table.rows = [row for row in table.rows if row["id"] != 1]
-    assert comparable(table.read()) == comparable(table.rows)
+    assert in_order(table.read()) == in_order(table.rows)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_two_upserts_of_the_same_keys_at_once_insert_each_once(table):
         thread.join()
     assert not errors
     table.rows += rows
-    assert comparable(table.read()) == comparable(table.rows)
+    assert in_order(table.read()) == in_order(table.rows)
     ds = zb.dataset(table.load(), **table.options)
     ids = [row["id"] for row in rows]
     assert sorted(ds.lookup("id", ids)["id"].to_pylist()) == ids
@@ -237,7 +238,7 @@ def test_an_erasure_of_whole_files_is_repeated_after_a_conflict(table, monkeypat
     receipt = ds.erase("id", list(erased))
     assert (receipt.tries, receipt.num_deleted, receipt.is_committed) == (2, 65, True)
     table.rows = [row for row in table.rows if row["id"] not in erased]
-    assert comparable(table.read()) == comparable(table.rows)
+    assert in_order(table.read()) == in_order(table.rows)
 
 
 def test_commit_properties_are_written(table):
@@ -261,7 +262,7 @@ def test_a_batch_without_rows_changes_nothing(table):
     assert not ds.erase("id", [-1]).is_committed
     with pytest.raises(InvalidArgument, match=r'in row 1; .* erase\(filter="id IS NULL"\)'):
         ds.erase("id", [-1, None])
-    assert comparable(table.read()) == comparable(table.rows)
+    assert in_order(table.read()) == in_order(table.rows)
 
 
 def test_all_rows_can_be_erased_but_not_the_last_file_of_a_folder(table):
@@ -275,7 +276,7 @@ def test_all_rows_can_be_erased_but_not_the_last_file_of_a_folder(table):
         assert ds.count_rows() == 0
         table.rows = table.new_rows(3)
         assert ds.upsert(table.table(table.rows), on="id").num_inserted == 3
-    assert comparable(ds.to_table()) == comparable(table.read()) == comparable(table.rows)
+    assert in_order(ds.to_table()) == in_order(table.read()) == in_order(table.rows)
 
 
 @pytest.mark.slow
@@ -350,7 +351,7 @@ def test_fields_in_older_files_of_mapped_tables_may_hold_a_key(tmp_path, erased)
         files = {trace.path for trace in found.found if trace.kind == "file"}
         assert files == {file.path for file in receipt.files_removed}
     assert not receipt.check(ds, keys, filter=filter, purge=True)
-    assert comparable(table.read()) == comparable([row for row in rows if row["n"]["a"] != 7])
+    assert in_order(table.read()) == in_order([row for row in rows if row["n"]["a"] != 7])
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])

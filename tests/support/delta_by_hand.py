@@ -86,13 +86,14 @@ def deletion_vector(deleted, table=None):
     return {"storageType": "u", "pathOrInlineDv": z85(name.bytes), "offset": 8, **described}
 
 
-_TYPES = {
+TYPES = {
     "integer": pa.int32(),
     "long": pa.int64(),
     "double": pa.float64(),
     "string": pa.string(),
     "timestamp_ntz": pa.timestamp("us"),
 }
+DELTA_TYPES = {kind: name for name, kind in TYPES.items()}
 
 
 def arrow_type(kind) -> pa.DataType:
@@ -104,7 +105,7 @@ def arrow_type(kind) -> pa.DataType:
             return pa.list_(pa.field("element", arrow_type(item)))
         case {"type": "map", "keyType": key, "valueType": value}:
             return pa.map_(arrow_type(key), arrow_type(value))
-    return _TYPES[kind]
+    return TYPES[kind]
 
 
 def arrow_field(field) -> pa.Field:
@@ -113,6 +114,12 @@ def arrow_field(field) -> pa.Field:
     return pa.field(
         metadata["delta.columnMapping.physicalName"], arrow_type(field["type"]), metadata=ids
     )
+
+
+def _leaves(field: pa.Field) -> list:
+    """Return the types and ids of a field and of those in it, whatever their order is."""
+    fields = [field, *sorted(field.flatten(), key=lambda inner: inner.name)]
+    return [(inner.name, inner.nullable, inner.metadata) for inner in fields]
 
 
 def as_seen(value, kind):
@@ -243,7 +250,7 @@ class MappedTable:
                 value = self.adds[name]["partitionValues"][field.name]
                 columns[column["name"]] = [value] * stored.num_rows
             elif field.name in stored.column_names:
-                assert stored.schema.field(field.name).equals(field, check_metadata=True)
+                assert _leaves(stored.schema.field(field.name)) == _leaves(field)
                 values = stored[field.name].to_pylist()
                 columns[column["name"]] = [as_seen(value, column["type"]) for value in values]
         names = [column["name"] for column in self.fields]

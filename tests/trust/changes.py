@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from changes.change_history import run_history
-from changes.changed_tables import KINDS
 from changes.killed_changes import run_killed_change
+from support.changed_tables import KINDS
 from trust.report import Report
 
 # Of this many histories of a kind, one is killed.
