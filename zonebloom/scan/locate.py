@@ -187,7 +187,7 @@ class KeyLocations:
 
 def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
     """Return the named columns of a table, a dictionary of arrays, or a list of tuples."""
-    if isinstance(keys, list) and all(isinstance(key, tuple | list) for key in keys):
+    if _are_tuples(keys):
         if any(len(key) != len(names) for key in keys):
             raise arguments.invalid_value(
                 keys, "keys", f"give tuples of {len(names)} values, or a table"
@@ -205,6 +205,10 @@ def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
             problem = "several columns" if name in available else "no column"
             raise InvalidArgument(f"keys have {problem} {name!r}; they need {', '.join(names)}")
     return [keys[name] for name in names]
+
+
+def _are_tuples(keys: Any) -> bool:
+    return isinstance(keys, list) and all(isinstance(key, tuple | list) for key in keys)
 
 
 def _keys_to_table(keys: Any, names: Sequence[str]) -> pa.Table:
