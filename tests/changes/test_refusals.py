@@ -215,9 +215,18 @@ UUIDS = [UUID(int=1), UUID(int=2)]
             None,
         ),
         (pa.array([1, 2], pa.decimal128(9, 2)), pa.array([7, -9_999_999]), None),
-        (pa.array([1, 2], pa.decimal256(60, 30)), pa.array([2**63 - 1, -(2**63)]), None),
+        (pa.array([1, 2], pa.decimal256(76, 55)), pa.array([2**63 - 1, -(2**63)]), None),
+        (pa.array([1, 2], pa.decimal256(76, 60)), pa.array([2, None]), None),
         (pa.array(UUIDS), pa.array([str(UUID(int=3)).upper(), None]), [UUID(int=3), None]),
         (pa.array([{"a": 1}, None]), pa.nulls(2), None),
+        (pa.array([{"a": 1}, None]), pa.nulls(2, pa.struct({})), None),
+        (pa.array([[{"a": 1}], None]), pa.array([[], None], pa.list_(pa.struct({}))), None),
+        (pa.array([0, 0], pa.timestamp("us", "UTC")), pa.nulls(2, pa.timestamp("us")), None),
+        (
+            pa.array([[("k", {"a": 1})]] * 2, pa.map_("str", pa.struct({"a": "i8"}))),
+            pa.array([[("k", {"a": 2})], None], pa.map_("str", pa.struct({"a": "i4"}))),
+            None,
+        ),
         (pa.array(["a", "b"]).dictionary_encode(), pa.nulls(2), None),
         (pa.array([dt.date(2026, 1, 1)] * 2), pa.array(["2026-11-30", None]), None),
     ],
@@ -245,6 +254,16 @@ def test_rows_of_other_types_with_equal_values_are_taken(tmp_path, stored, given
         (pa.array([0], pa.timestamp("us", "UTC")), pa.array([dt.date(2026, 7, 1)])),
         (pa.array([[{"a": 1, "b": 2}]]), pa.array([[{"a": 1}]])),
         (
+            pa.array([[({"a": 1, "b": 2}, 1)]], pa.map_(pa.struct({"a": "i4", "b": "i4"}), "i4")),
+            pa.array([[({"a": 1}, 1)]], pa.map_(pa.struct({"a": "i4"}), "i4")),
+        ),
+        (
+            pa.array([[(0, 1)]], pa.map_(pa.timestamp("us", "UTC"), "i4")),
+            pa.array([[(0, 1)]], pa.map_(pa.timestamp("us"), "i4")),
+        ),
+        (pa.array(UUIDS[:1]), pa.array(["0x" + "0" * 30])),
+        (pa.array(UUIDS[:1]), pa.array(["٣" * 32])),
+        (
             pa.array(
                 [[("k", {"a": 1, "b": 2})]], pa.map_("string", pa.struct({"a": "i4", "b": "i4"}))
             ),
@@ -261,9 +280,26 @@ def test_rows_that_would_be_taken_for_others_are_refused(tmp_path, stored, given
     assert listing(tmp_path) == before
 
 
+def test_fields_matter_only_where_they_replace_others(tmp_path):
+    pq.write_table(
+        pa.table({"id": [1], "s": ["a"], "n": [{"a": 1, "b": 2}]}), tmp_path / "0.parquet"
+    )
+    ds = zb.dataset(tmp_path)
+    rows = pa.table({"id": [1, 2], "s": ["x", "y"], "n": [{"a": 7}, {"a": 8}]})
+    with pytest.raises(InvalidArgument, match="no field 'b'"):
+        ds.upsert(rows, on="id")
+    assert ds.upsert(rows, on="id", columns=["s"], when_not_matched="ignore").num_updated == 1
+    assert ds.upsert(rows, on="id", when_matched="ignore").num_inserted == 1
+    assert ds.to_table().sort_by("id").to_pylist() == [
+        {"id": 1, "s": "x", "n": {"a": 1, "b": 2}},
+        {"id": 2, "s": "y", "n": {"a": 8, "b": None}},
+    ]
+
+
 def test_csv_brings_uuids_and_no_other_bytes(tmp_path, capsys):
     plain = pa.array([UUIDS[0].bytes, UUIDS[1].bytes], pa.binary(16))
-    rows = pa.table({"u": pa.array(UUIDS), "p": plain, "b": [b"\0", b"x"], "n": [1, 2]})
+    large = pa.array([b"\0", b"x"], pa.large_binary())
+    rows = pa.table({"u": pa.array(UUIDS), "p": plain, "b": large, "n": [1, 2]})
     lake = tmp_path / "lake"
     lake.mkdir()
     pq.write_table(rows, lake / "0.parquet")
@@ -284,10 +320,15 @@ def test_csv_brings_uuids_and_no_other_bytes(tmp_path, capsys):
     ]
     assert upsert(f"p,n\n{UUIDS[1]},9\n", "p") == ""
     assert zb.dataset(lake).to_table(filter="n = 9")["u"].to_pylist() == UUIDS[:1]
-    assert "column 'p' has text that is no UUID" in upsert(f"p,n\n{NO_UUID},9\n", "p")
+    assert "column 'p' holds bytes" in upsert(f"p,n\n{NO_UUID},9\n", "p")
+    assert "row 0 of the rows has 0x00" in upsert(f"u,n\n0x{'0' * 30},9\n", "u")
     # As text, the command line shows bytes in base64.
-    assert "column 'b' holds bytes, which CSV does not" in upsert("n,b\n7,AA==\n", "n")
-    assert "rows.csv looks like JSON" in upsert('{"n": 7}\n', "n")
+    assert "column 'b' holds bytes, which CSV holds only as" in upsert("n,b\n8,AA==\n", "n")
+    assert upsert("n,b\n8,\n", "n") == ""
+    assert zb.dataset(lake).lookup("n", [8])["b"].to_pylist() == [None]
+    for document in ('{"n": 7}\n', ' [\n{"n": 7}]\n'):
+        assert "rows.csv looks like JSON" in upsert(document, "n")
+    assert "rows have a column '[n]'" in upsert("[n]\n7\n", "n")
 
 
 @pytest.mark.parametrize(
@@ -373,11 +414,20 @@ def test_rows_that_need_new_files_are_refused_where_these_would_not_be_found(tmp
     assert ds.erase("id", [2]).verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def test_a_folder_that_must_not_be_written_is_named(lake):
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (PermissionError("denied"), "get the right to write"),
+        (PermissionError(errno.EPERM, "denied"), "get the right to write"),
+        (OSError(errno.EROFS, "read-only"), "get the right to write"),
+        (OSError(errno.ENOSPC, "no space"), "make room there"),
+    ],
+)
+def test_a_folder_that_must_not_be_written_is_named(lake, error, advice):
     class ReadOnly(LocalFileSystem):
         def _open(self, path, mode="rb", **options):
             if mode != "rb":
-                raise OSError(errno.EROFS, "no right to write", path)
+                raise error
             return super()._open(path, mode, **options)
 
         def rm(self, path, **options):
@@ -391,7 +441,7 @@ def test_a_folder_that_must_not_be_written_is_named(lake):
         lambda: ds.upsert(rows_with(), on="id"),
         lambda: ds.erase("id", [1]),
     ):
-        with pytest.raises(SourceError, match="get the right to write"):
+        with pytest.raises(SourceError, match=advice):
             change()
     assert listing(lake) == before
     # Without work, nothing is written.
@@ -462,17 +512,43 @@ def test_new_rows_get_files_in_the_folders_of_their_partitions(tmp_path, spellin
     folder.mkdir()
     pq.write_table(pa.table({"id": [1]}), folder / "0.parquet")
     ds = zb.dataset(tmp_path)
-    rows = pa.table({"id": [2, 3, 4], "city": ["Köln", "Süd West", "a/b"]})
-    assert ds.upsert(rows, on="id").num_inserted == 3
-    # Spark reads each %XX as a character, so it writes only such characters in this way.
+    odd = "".join(map(chr, range(1, 128)))
+    rows = pa.table({"id": [2, 3, 4], "city": ["Köln", "Süd West", odd]})
+    receipt = ds.upsert(rows, on="id")
+    assert receipt.num_inserted == 3
+    assert receipt.verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+    # Spark reads each %XX as a character, so it writes only such characters in this way. Windows
+    # forbids three more.
+    escaped = [*map(chr, range(1, 32)), *"\"#%'*/:=?\\{[]^\x7f", *"<>|"]
+    odd_name = "".join(f"%{ord(c):02X}" if c in escaped else c for c in odd)
     assert {path.name for path in tmp_path.iterdir()} == {
         folder.name,
         "city=Süd West",
-        "city=a%2Fb",
+        f"city={odd_name}",
     }
     assert len(list(folder.iterdir())) == 2
     hive = pads.dataset(tmp_path, partitioning="hive").to_table().sort_by("id")
     assert hive["city"].to_pylist() == ["Köln", *rows["city"].to_pylist()]
+
+
+def test_rows_move_to_partitions_that_are_links_or_have_folders(tmp_path):
+    lake, target = tmp_path / "lake", tmp_path / "target"
+    for number, folder in enumerate((lake / "p=a" / "r=1", target, lake / "p=0.0", lake / "p=c")):
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [number]}), folder / "0.parquet")
+    (lake / "p=b").symlink_to(target, target_is_directory=True)
+    partitioning = pads.HivePartitioning(pa.schema({"p": "str"}))
+    ds = zb.dataset(lake, partitioning=partitioning)
+    rows = pa.table({"id": [3, 8, 9], "p": ["b", "a", "-0.0"]})
+    receipt = ds.upsert(rows, on="id")
+    assert (receipt.num_updated, receipt.num_inserted) == (1, 2)
+    assert receipt.verification.is_proven  # pyright: ignore[reportOptionalMemberAccess]
+    expected = ["a", "b", "0.0", "b", "a", "-0.0"]
+    found = zb.dataset(lake, partitioning=partitioning).to_table().sort_by("id")
+    assert found["p"].to_pylist() == expected
+    # The folder r=1 has a meaning for readers that know of it.
+    assert len(list((lake / "p=a").glob("*.parquet"))) == 1
+    assert len(list(target.iterdir())) == 2
 
 
 @pytest.mark.parametrize("values", [["a/b", "=", "%25", "é ", None], [1, 20, None], ["1", "x"]])

@@ -6,6 +6,7 @@ than a lookup.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+_UUID = re.compile(r"(urn:uuid:)?\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
 _TEXT_IDS = {pa.string().id, pa.binary().id}
 _NUMPY_BY_ID = {
     pa.from_numpy_dtype(dtype).id: np.dtype(dtype)
@@ -46,10 +48,17 @@ def uuids_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     1
     """
     try:
-        values = [None if text is None else uuid.UUID(text).bytes for text in texts.to_pylist()]
+        values = [None if text is None else _uuid_bytes(text) for text in texts.to_pylist()]
     except ValueError:
         return None
     return pa.array(values, pa.binary(16))
+
+
+def _uuid_bytes(text: str) -> bytes:
+    # Python's own class also takes signs, underscores and digits of other scripts.
+    if not _UUID.fullmatch(text):
+        raise ValueError(text)
+    return uuid.UUID(text).bytes
 
 
 def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Array:

@@ -88,9 +88,9 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     if links:
         # A link may lead to another index, whose versions are not known here.
         return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
-    # List the segments before reading the newest version. Segments that are written later cannot be
-    # in that version, so they must not be in the list.
-    with thread_pool(2) as pool:
+    # List the segments before reading the newest version, below. Segments that are written later
+    # cannot be in that version, so they must not be in the list.
+    with thread_pool(1) as pool:
         listing = pool.submit(_list_segments, store, segments_folder)
         version_infos = store.list_index_folder(versions_folder)
     listed, inside_by_name = listing.result()

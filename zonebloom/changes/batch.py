@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.arrays import to_numpy, uuids_of
@@ -25,13 +26,17 @@ from zonebloom.values.normal_types import convert_at_every_depth, decoded_type, 
 from zonebloom.values.types import LIST_TYPES, TIME_ZONE_ADVICE, family, time_zones_differ
 
 _MAX_SHOWN_CHARACTERS = 80
-# The digits of the largest decimal.
-_MAX_DIGITS = 76
+# The digits of the largest integer.
+_INTEGER_DIGITS = 20
 
 
 @contextmanager
-def checked_rows(rows: Any, schema: pa.Schema, keys: Sequence[str]) -> Iterator[pa.Table]:
+def checked_rows(
+    rows: Any, schema: pa.Schema, keys: Sequence[str], updated: Collection[str] | None
+) -> Iterator[pa.Table]:
     """Yield the rows of an upsert in the types of a dataset.
+
+    ``updated`` are the columns whose values replace others, or None for all of the rows.
 
     A reader of batches may hold more rows than memory does. They go to a temporary file, which is
     mapped into memory.
@@ -50,7 +55,8 @@ def checked_rows(rows: Any, schema: pa.Schema, keys: Sequence[str]) -> Iterator[
             with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, wanted) as writer:
                 first_row = 0
                 for batch in rows:
-                    table = _cast_exactly(pa.Table.from_batches([batch]), wanted, first_row)
+                    table = pa.Table.from_batches([batch])
+                    table = _cast_exactly(table, wanted, first_row, updated)
                     writer.write_table(table)
                     first_row += batch.num_rows
             with pa.memory_map(path) as file:
@@ -59,7 +65,7 @@ def checked_rows(rows: Any, schema: pa.Schema, keys: Sequence[str]) -> Iterator[
                 yield table
         return
     table = _as_table(rows)
-    table = _cast_exactly(table, _wanted_schema(table.schema, schema, keys), 0)
+    table = _cast_exactly(table, _wanted_schema(table.schema, schema, keys), 0, updated)
     _require_distinct_keys(table, keys)
     yield table
 
@@ -99,32 +105,42 @@ def _wanted_schema(given: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> 
                 f"rows have {given_type} in the column {name!r}, a key of {key_type}; convert it, "
                 "and give the rows again"
             )
-    for name in given.names:
-        _require_same_parts(name, given.field(name).type, schema.field(name).type)
     return pa.schema([schema.field(name).remove_metadata() for name in given.names])
 
 
-def _require_same_parts(name: str, given: pa.DataType, wanted: pa.DataType) -> None:
-    """Raise `InvalidArgument` if PyArrow would fill fields with nulls, or take times as UTC."""
-    given, wanted = decoded_type(given), decoded_type(wanted)
+def _require_whole_values(name: str, values: Any, wanted: pa.DataType, *, replaces: bool) -> None:
+    """Raise `InvalidArgument` if PyArrow would take times for those of UTC, or lose fields.
+
+    It fills fields that structs lack with nulls, which matters if they replace other values.
+    """
+    if values.null_count == len(values):
+        return
+    given, wanted = decoded_type(values.type), decoded_type(wanted)
     if time_zones_differ(given, wanted):
         raise InvalidArgument(
-            f"rows have {given} in the column {name!r}, and the dataset has {wanted}; give the "
-            f"time zone: {TIME_ZONE_ADVICE}"
+            f"rows have {given} in the column {name!r}, and the dataset has {wanted}; convert "
+            f"them: {TIME_ZONE_ADVICE}"
         )
     if isinstance(given, pa.StructType) and isinstance(wanted, pa.StructType):
         for field in wanted:
-            number = given.get_field_index(field.name)
-            if number < 0:
+            if given.get_field_index(field.name) >= 0:
+                part = pc.call_function("struct_field", [values], pc.StructFieldOptions(field.name))
+                part_name = f"{name}.{field.name}"
+                _require_whole_values(part_name, part, field.type, replaces=replaces)
+            elif replaces:
                 raise InvalidArgument(
                     f"rows have no field {field.name!r} in the column {name!r}, whose values would "
                     "be lost; add it"
                 )
-            _require_same_parts(f"{name}.{field.name}", given.field(number).type, field.type)
     elif isinstance(given, LIST_TYPES) and isinstance(wanted, LIST_TYPES):
-        _require_same_parts(name, given.value_type, wanted.value_type)
+        items = pc.call_function("list_flatten", [values])
+        _require_whole_values(name, items, wanted.value_type, replaces=replaces)
     elif isinstance(given, pa.MapType) and isinstance(wanted, pa.MapType):
-        _require_same_parts(name, given.item_type, wanted.item_type)
+        given_type, wanted_type = (
+            pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)]))
+            for type_ in (given, wanted)
+        )
+        _require_whole_values(name, values.cast(given_type), wanted_type, replaces=replaces)
 
 
 def _kind(type_: pa.DataType) -> str:
@@ -135,7 +151,9 @@ def _kind(type_: pa.DataType) -> str:
     return kind if kind == "boolean" else "other"
 
 
-def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Table:
+def _cast_exactly(
+    table: pa.Table, wanted: pa.Schema, first_row: int, updated: Collection[str] | None
+) -> pa.Table:
     """Return the rows in other types. Raise `InvalidArgument` for values that would change."""
     columns = []
     for field in wanted:
@@ -158,6 +176,8 @@ def _cast_exactly(table: pa.Table, wanted: pa.Schema, first_row: int) -> pa.Tabl
             if pa.types.is_nested(column.type):
                 # PyArrow casts all items of a list, those outside of a slice included.
                 column = _copied(column, 0, len(column))
+            replaces = updated is None or field.name in updated
+            _require_whole_values(field.name, column, field.type, replaces=replaces)
             column = _cast_column(column, field, first_row)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=wanted)
@@ -172,8 +192,8 @@ def _cast_column(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> pa
         else:
             values = column
             if pa.types.is_integer(column.type) and pa.types.is_decimal(field.type):
-                # PyArrow casts integers only to decimals that hold all of their type.
-                values = column.cast(pa.decimal256(_MAX_DIGITS, max(field.type.scale, 0)))
+                # PyArrow casts integers only to decimals that hold all integers of their type.
+                values = column.cast(pa.decimal128(_INTEGER_DIGITS, 0))
             converted = values.cast(field.type)
             if are_equal(converted.cast(column.type), column):
                 return converted

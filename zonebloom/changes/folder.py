@@ -24,7 +24,7 @@ from zonebloom.changes.tables import (
     CommitRefused,
     FileRows,
     RowBatches,
-    permission_errors,
+    write_errors,
 )
 from zonebloom.changes.writing import FileChange, WrittenFile, with_all_columns
 from zonebloom.errors import ChangeRefused
@@ -32,6 +32,7 @@ from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import file_errors
 from zonebloom.storage.object_store import path_in
+from zonebloom.storage.paths import key_below
 
 # Files that begin with a dot are no data to any reader.
 _HIDDEN, _EXTENSION = ".zonebloom-", "tmp"
@@ -73,7 +74,7 @@ class FolderChanges(ChangeableTable):
         super().use(opened)
         fragments = opened.look().fragments
         self._identities = {file.fragment.path: file.identity for file in fragments}
-        self._folders: dict[Hashable, str] | None = None
+        self._folders: dict[str, str] | None = None
 
     def require_changeable(self, changes: Sequence[FileChange]) -> None:
         if not self._source.is_parquet or self._source.is_in_memory:
@@ -178,15 +179,17 @@ class FolderChanges(ChangeableTable):
         return self._hive_path(texts, name)
 
     def _folder_of(self, partition: Hashable) -> str | None:
-        """Return the folder of files of a partition, however it spells their values, or None."""
-        if not self.partition_columns:
-            return None
+        """Return the folder of a partition, however it spells the values, or None."""
         if self._folders is None:
-            self._folders = {
-                self.partition_of(fragment): posixpath.dirname(fragment.path)
-                for fragment in reversed(self._source.fragments)
-            }
-        return self._folders.get(partition)
+            self._folders = {}
+            for fragment in self._source.fragments:
+                folder = posixpath.dirname(fragment.path)
+                names = key_below(folder, self._source.root).split("/")
+                # Deeper folders, and others than those of Hive, may mean something else.
+                if len(names) == len(self.partition_columns) and all("=" in n for n in names):
+                    # 0.0 equals -0.0, and has another text.
+                    self._folders.setdefault(repr(self.partition_of(fragment)), folder)
+        return self._folders.get(repr(partition))
 
     def locked(self) -> AbstractContextManager[None]:
         """Let only one change of a local folder, and of those inside it, run at a time."""
@@ -220,7 +223,7 @@ class FolderChanges(ChangeableTable):
         if is_changed:
             raise CommitRefused(f"another program changed files of {self.location}")
         paths = [fragment.path for fragment in removed] + [file.path for file in written]
-        with permission_errors(self.location):
+        with write_errors(self.location):
             self._delete_leftovers(set(map(posixpath.dirname, paths)))
             return self._replace(removed, written)
 
@@ -248,7 +251,9 @@ class FolderChanges(ChangeableTable):
             path = posixpath.join(posixpath.dirname(file.path), f"part-{uuid.uuid4()}.parquet")
         else:
             path = file.replaced.path
-        self._source.store.publish(file.path, self._source.store.resolve(path))
+        store = self._source.store
+        # The folder may be a link.
+        store.publish(store.resolve(file.path), store.resolve(path))
         return path
 
     def purge_calls(self) -> tuple[str, ...]:

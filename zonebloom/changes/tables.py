@@ -101,12 +101,12 @@ def read_log(
 
 
 @contextmanager
-def permission_errors(location: str) -> Iterator[None]:
+def write_errors(location: str) -> Iterator[None]:
     """Say what to do if the system forbids a change of files, or has no room for it."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             step = "get the right to write and delete there"
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             step = "make room there"
@@ -318,7 +318,7 @@ class ChangeableTable(ABC):
         tables, schema = self.as_stored(tables, schema)
         path = self.new_path(partition, replaced)
         self._new_paths.append(path)
-        with permission_errors(self.location):
+        with write_errors(self.location):
             if replaced is None:
                 self._source.store.create_folder(posixpath.dirname(path))
             result = write_parquet(self._source.store, path, tables, schema, options, report)

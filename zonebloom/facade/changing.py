@@ -74,10 +74,13 @@ def upsert(
     inserts = arguments.require_choice(when_not_matched, "when_not_matched", ("insert", "ignore"))
     for name in names:
         dataset.opened.key_column(name)
-    with checked_rows(rows, dataset.opened.source.schema, names) as batch:
+    if columns is not None:
+        columns = arguments.require_name_list(columns, "columns")
+    replaced_columns = columns if updates == "update" else ()
+    with checked_rows(rows, dataset.opened.source.schema, names, replaced_columns) as batch:
         updated: Sequence[str] = batch.column_names
         if columns is not None:
-            updated = arguments.require_name_list(columns, "columns")
+            updated = columns
             for name in updated:
                 if name not in batch.column_names:
                     raise arguments.invalid_value(columns, "columns", "name columns of the rows")

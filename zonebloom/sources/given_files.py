@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
@@ -16,6 +17,9 @@ from zonebloom.values.types import family
 
 _PARQUET_MAGIC = b"PAR1"
 _BYTES_OF_UUID = pa.binary(16)
+# The first bytes of a file tell what it is.
+_HEAD_BYTES = 64
+_JSON_START = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*"|\[\s*[{\["])')
 
 
 def read_columns(
@@ -56,10 +60,10 @@ def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
     # A pipe cannot be read twice, so look at its first bytes without taking them.
     reader: Any = file if hasattr(file, "peek") else io.BufferedReader(file)  # pyright: ignore[reportArgumentType]
     with _errors_of(file):
-        head = reader.peek(len(_PARQUET_MAGIC))[:4]
-        if head.lstrip()[:1] in (b"{", b"["):
+        head = reader.peek(_HEAD_BYTES)
+        if _JSON_START.match(head):
             raise InvalidArgument(f"{file.name} looks like JSON; give a Parquet or CSV file")
-        if head == _PARQUET_MAGIC:
+        if head.startswith(_PARQUET_MAGIC):
             import pyarrow.parquet as pq
 
             parquet = pq.ParquetFile(
@@ -72,29 +76,38 @@ def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
         as_text = {name: pa.string() for name, type_ in types.items() if family(type_) == "bytes"}
         options = _csv_options({**types, **as_text})
         batches = csv.open_csv(pa.PythonFile(reader, "r"), convert_options=options)
-        binary = {name: types[name] for name in as_text if name in batches.schema.names}
+        fields = {field.name: field for field in batches.schema}
+        # An upsert itself reads text for columns of the type UUID.
+        binary = [name for name in as_text if name in fields and types[name] != pa.uuid()]
         if not binary:
             return batches
-        for name, type_ in binary.items():
-            if type_ not in (_BYTES_OF_UUID, pa.uuid()):
-                raise InvalidArgument(
-                    f"column {name!r} holds bytes, which CSV does not; give a Parquet file"
-                )
-        wanted = [field.with_type(binary.get(field.name, field.type)) for field in batches.schema]
-        return pa.RecordBatchReader.from_batches(pa.schema(wanted), _with_uuids(batches, binary))
+        wanted = {**fields, **{name: fields[name].with_type(types[name]) for name in binary}}
+        return pa.RecordBatchReader.from_batches(
+            pa.schema(wanted.values()), _with_bytes(batches, wanted, binary)
+        )
 
 
-def _with_uuids(
-    batches: Iterable[pa.RecordBatch], types: Mapping[str, pa.DataType]
+def _with_bytes(
+    batches: Any, fields: Mapping[str, pa.Field], binary: Iterable[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches in which some columns, of UUIDs as text, have other types."""
+    """Yield batches of CSV in which some columns hold bytes: those of UUIDs, or nulls.
+
+    Raise `InvalidArgument` for other text.
+    """
     for batch in batches:
-        for name, type_ in types.items():
-            uuids = uuids_of(batch.column(name))
-            if uuids is None:
-                raise InvalidArgument(f"column {name!r} has text that is no UUID; correct it")
-            number = batch.schema.get_field_index(name)
-            batch = batch.set_column(number, name, uuids.cast(type_))
+        for name in binary:
+            texts, field = batch.column(name), fields[name]
+            values = uuids_of(texts) if field.type == _BYTES_OF_UUID else None
+            if texts.null_count == len(texts):
+                values = pa.nulls(len(texts), field.type)
+            if values is None:
+                # Otherwise its thread may still read stdin when the process ends.
+                batches.close()
+                raise InvalidArgument(
+                    f"column {name!r} holds bytes, which CSV holds only as the text of UUIDs; give "
+                    "a Parquet file"
+                )
+            batch = batch.set_column(batch.schema.get_field_index(name), field, values)
         yield batch
 
 
