@@ -147,14 +147,14 @@ def _look_up_tuples(
     """Return the rows whose columns equal keys of several columns."""
     if nulls:
         raise InvalidArgument("nulls=True is for keys of one column; leave it out")
-    found = key_locations(opened, key_columns, keys).by_key().drop_null()
+    locations = key_locations(opened, key_columns, keys).by_key().drop_null()
     # The numbers of the files are in scan order.
-    files = found["path"].combine_chunks()
+    files = locations["path"].combine_chunks()
     file_numbers = pa.concat_arrays([chunk.indices for chunk in pa.chunked_array(files).chunks])
-    order = np.lexsort((found["row"].to_numpy(), file_numbers.to_numpy()))
-    found = found.take(pa.array(order))
-    rows = take_rows(opened, found, columns)
-    return rows.add_column(0, found.schema.field("key_index"), found["key_index"])
+    order = np.lexsort((locations["row"].to_numpy(), file_numbers.to_numpy()))
+    locations = locations.take(pa.array(order))
+    rows = take_rows(opened, locations, columns)
+    return rows.add_column(0, locations.schema.field("key_index"), locations["key_index"])
 
 
 def key_locations(

@@ -26,7 +26,7 @@ from zonebloom.values.normal_types import convert_at_every_depth, decoded_type, 
 from zonebloom.values.types import LIST_TYPES, TIME_ZONE_ADVICE, family, time_zones_differ
 
 _MAX_SHOWN_CHARACTERS = 80
-# The digits of the largest integer.
+# The digits of the largest integer of 64 bits.
 _INTEGER_DIGITS = 20
 
 
@@ -109,9 +109,10 @@ def _wanted_schema(given: pa.Schema, schema: pa.Schema, keys: Sequence[str]) -> 
 
 
 def _require_whole_values(name: str, values: Any, wanted: pa.DataType, *, replaces: bool) -> None:
-    """Raise `InvalidArgument` if PyArrow would take times for those of UTC, or lose fields.
+    """Raise `InvalidArgument` if PyArrow would convert values to others.
 
-    It fills fields that structs lack with nulls, which matters if they replace other values.
+    It takes times without a zone for those of UTC. Fields that structs lack become null, which
+    loses values if the rows replace others.
     """
     if values.null_count == len(values):
         return

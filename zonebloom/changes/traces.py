@@ -247,7 +247,7 @@ def find_in_files(table: ChangeableTable, receipt: Receipt, test: RowTest | None
     # The keys of files are whole paths, or begin at the root.
     forms = {key for path in paths for key in (path, path.removeprefix(f"{source.root}/"))}
     segments = SegmentRecords(pa.array(sorted(forms), pa.string()))
-    # Those that cannot be read are read again, and named, after the refresh.
+    # Versions that cannot be read are read again, and named, after the refresh.
     _add_versions(segments, table.opened)
     return FileSearch(table, traces + unreadable, paths, stored - data_files, segments)
 

@@ -101,7 +101,7 @@ def _with_bytes(
             if texts.null_count == len(texts):
                 values = pa.nulls(len(texts), field.type)
             if values is None:
-                # Otherwise its thread may still read stdin when the process ends.
+                # Otherwise the thread of the reader may still read stdin when the process ends.
                 batches.close()
                 raise InvalidArgument(
                     f"column {name!r} holds bytes, which CSV holds only as the text of UUIDs; give "

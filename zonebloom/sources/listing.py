@@ -17,7 +17,7 @@ from zonebloom.storage.store import Store, store_of
 
 
 class FolderListing(NamedTuple):
-    """What a path names, and the data files of a folder, sorted by path, with the size of each."""
+    """The kind of a path, and the data files of a folder, sorted by path, with their sizes."""
 
     kind: pafs.FileType
     root: str
