@@ -953,6 +953,9 @@ def test_erase_deletes_rows_and_its_receipt_is_checked(users, run, tmp_path):
     document = json.loads(out)
     assert (code, document["num_deleted"], f"in {receipt}" in err) == (0, 9, True)
     assert document["verification"]["is_proven"]
+    (lines := tmp_path / "keys.txt").write_text("u42\nu43\n")
+    plain = ["erase", path, "--keys", str(lines), "--column", "user", "--dry-run"]
+    assert json.loads(run(*plain, "--output", "json")[1])["keys"]["count"] == 2
     left = read_files(folder, table_format)
     assert left.num_rows == 891
     assert "u42" not in left["user"].to_pylist()
@@ -1072,7 +1075,22 @@ def test_locate_and_files_print_where_keys_are(indexed, run, tmp_path):
     assert run("locate", path, "--key", "id=5", "--missing")[0] == 3
     code, _, err = run("files", path, "--on", "nowhere", "--keys", str(keys))
     assert (code, "has no column 'nowhere', but name, id" in err) == (1, True)
-    for wrong in ([], ["--on", "id"], ["--keys", str(keys)], ["--key", "id=1", *both]):
+    lines = tmp_path / "keys.txt"
+    lines.write_text("5\n89999\n")
+    for command in ("locate", "files"):
+        plain = [command, path, "--keys", str(lines), "--column", "id", "--output", "json"]
+        as_columns = [command, path, "--key", "id=5", "--key", "id=89999", "--output", "json"]
+        answers = [json.loads(run(*arguments)[1])["rows"] for arguments in (plain, as_columns)]
+        assert answers[0] == answers[1] != []
+    wrong_options = (
+        [],
+        ["--on", "id"],
+        ["--column", "id"],
+        ["--keys", str(keys)],
+        ["--keys", str(keys), "--on", "id", "--column", "id"],
+        ["--key", "id=1", *both],
+    )
+    for wrong in wrong_options:
         assert run("locate", path, *wrong)[0] == 2
 
 

@@ -144,7 +144,7 @@ def test_polars_compares_uuids_by_their_bytes(ds: zb.Dataset) -> None:
 
 
 def test_text_that_is_no_uuid_is_refused(ds: zb.Dataset) -> None:
-    for text in ("nope", "", f"{KEY}0", f" {KEY}", "{}"):
+    for text in ("nope", "", f"{KEY}0", f" {KEY}", "{}", f"+{KEY.hex[1:]}", f"0x{KEY.hex[2:]}"):
         for query in (f"u = '{text}'", f"u IN ('{KEY}', '{text}')"):
             with pytest.raises(ZoneBloomError, match="is not a UUID"):
                 ds.to_table(filter=query)

@@ -286,6 +286,18 @@ def test_explain_plan_agrees_with_search(ds: zb.Dataset):
         assert use.num_zones == 30
 
 
+@pytest.mark.parametrize("kind", ["HASH", "BLOOMFILTER", "ZONEMAP"])
+def test_plans_count_files_without_rows_as_covered(tmp_path: Path, kind: str):
+    write_files(
+        tmp_path, [pa.table({"id": range(100)}), pa.table({"id": pa.array([], pa.int64())})]
+    )
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("id", kind)
+    (use,) = ds.scanner(filter="id = 5").plan().indices
+    (index,) = ds.describe_indices()
+    assert use.covered_fragments == index.num_fragments_indexed == len(ds.files) == 2
+
+
 # Bad requests
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-_UUID = re.compile(r"(urn:uuid:)?\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
+# Python's own class also takes signs, underscores and digits of other scripts.
+_UUID = re.compile(r"(urn:uuid:)?\{?(-*[0-9a-fA-F]){32}-*\}?")
 _TEXT_IDS = {pa.string().id, pa.binary().id}
 _NUMPY_BY_ID = {
     pa.from_numpy_dtype(dtype).id: np.dtype(dtype)
@@ -47,18 +48,14 @@ def uuids_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     >>> uuids_of(pa.array(["00000000-0000-0000-0000-000000000001"]))[0].as_py()[-1]
     1
     """
-    try:
-        values = [None if text is None else _uuid_bytes(text) for text in texts.to_pylist()]
-    except ValueError:
-        return None
-    return pa.array(values, pa.binary(16))
+    values = [None if text is None else uuid_bytes(text) for text in texts.to_pylist()]
+    uuids = pa.array(values, pa.binary(16))
+    return uuids if uuids.null_count == texts.null_count else None
 
 
-def _uuid_bytes(text: str) -> bytes:
-    # Python's own class also takes signs, underscores and digits of other scripts.
-    if not _UUID.fullmatch(text):
-        raise ValueError(text)
-    return uuid.UUID(text).bytes
+def uuid_bytes(text: str) -> bytes | None:
+    """Return the 16 bytes of a UUID in any usual spelling, or None if a text is no UUID."""
+    return uuid.UUID(text).bytes if _UUID.fullmatch(text) else None
 
 
 def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Array:

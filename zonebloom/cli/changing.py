@@ -61,6 +61,7 @@ def erase_command(
     key_texts: tuple[str, ...],
     keys_file: IO[bytes] | None,
     on: tuple[str, ...],
+    column: str | None,
     filter: str | None,
     dry_run: bool,
     receipt_path: str | None,
@@ -70,7 +71,7 @@ def erase_command(
     The rows are deleted without a question; --dry-run shows the plan. Of the files, only those that
     hold a key are written anew. Exits with 1 if the proof fails. As JSON: the receipt.
     """
-    keys_by_column = given_keys(ds.opened, key_texts, keys_file, on)
+    keys_by_column = given_keys(ds.opened, key_texts, keys_file, on, column)
     if bool(keys_by_column) == (filter is not None):
         raise click.UsageError(
             "give one of --key COLUMN=VALUE, --keys FILE --on COLUMN, and --filter SQL"
@@ -178,7 +179,9 @@ def receipt_command(
     keys = None
     if key_texts or keys_file is not None:
         on = () if keys_file is None else receipt.columns
-        keys_by_column = given_keys(ds.opened, key_texts, keys_file, on) if receipt.columns else {}
+        keys_by_column = (
+            given_keys(ds.opened, key_texts, keys_file, on, None) if receipt.columns else {}
+        )
         if set(keys_by_column) != set(receipt.columns) or not keys_by_column:
             names = ", ".join(receipt.columns)
             wanted = f"{names}; give keys of that, or none" if names else "a filter; give --filter"

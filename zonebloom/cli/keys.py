@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -55,13 +55,18 @@ def on_option(*, required: bool = False) -> Callable[[Callable], Callable]:
 
 
 def keys_options(purpose: str) -> Callable[[Callable], Callable]:
-    """Return a decorator that adds --key, --keys and --on; `given_keys` reads them."""
+    """Return a decorator that adds --key, --keys, --on and --column; `given_keys` reads them."""
     return combine_options(
         key_option(purpose),
         keys_file_option(
             "A CSV or Parquet file, or stdin, with the keys in columns of the names of --on."
         ),
         on_option(),
+        click.option(
+            "--column",
+            metavar="NAME",
+            help="The column of --keys, of which each line of a text file is a key.",
+        ),
     )
 
 
@@ -70,20 +75,22 @@ def given_keys(
     key_texts: Sequence[str],
     keys_file: IO[bytes] | None,
     on: Sequence[str],
+    column: str | None,
 ) -> dict[str, Any]:
-    """Return the keys of --key, or of --keys and --on, by column. Without them, return none."""
+    """Return the keys of --key or --keys by column. Without them, return none."""
     names = split_names(on)
     if keys_file is not None and key_texts:
         raise click.UsageError("give one of --key and --keys")
-    if keys_file is not None and not names:
-        raise click.UsageError("--keys needs --on, the columns of the file that are the key")
-    if keys_file is None and names:
-        raise click.UsageError("--on needs --keys; --key names its own column")
+    if keys_file is None and (names or column):
+        raise click.UsageError("--on and --column need --keys; --key names its own column")
     if keys_file is None:
-        keys: dict[str, Any] = parse_keys(key_texts)
-    else:
-        keys = read_columns(keys_file, pa.py_buffer(keys_file.read()), names)
-    return {name: cast_keys(opened, name, values) for name, values in keys.items()}
+        return cast_keys(opened, parse_keys(key_texts))
+    if bool(names) == bool(column):
+        raise click.UsageError(
+            "--keys needs --on, the columns of the file that are the key; or --column, if each "
+            "line of the file is a key"
+        )
+    return cast_keys(opened, read_keys(keys_file, names, column))
 
 
 def as_arguments(keys: dict[str, Any]) -> tuple[Any, Any]:
@@ -110,22 +117,28 @@ def parse_keys(key_texts: Sequence[str]) -> dict[str, pa.Array]:
     return {name: array_of(values, pa.string()) for name, values in keys.items()}
 
 
-def read_keys(file: IO[bytes], column: str | None) -> dict[str, Any]:
-    """Return the keys in a file by the name of their column. Those of a CSV file are text.
+def read_keys(file: IO[bytes], names: Sequence[str], column: str | None) -> dict[str, Any]:
+    """Return the keys in some columns of a file, by default the first. Those of CSV are text.
 
-    With a column, a file that is not Parquet has a key on each line.
+    With ``column``, a file that is not Parquet has a key of this column on each line.
     """
     data = pa.py_buffer(file.read())
     if column is None or is_parquet(data):
-        return read_columns(file, data, None if column is None else [column])
+        return read_columns(file, data, [column] if column else names or None)
     lines = [line for line in data.to_pybytes().splitlines() if line]
     return {column: array_of(lines, pa.string())}
 
 
 def cast_keys(
+    opened: OpenedDataset, keys: Mapping[str, pa.Array | pa.ChunkedArray]
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """Return keys by column as they are compared with it. Those that are text become its type."""
+    return {name: _cast_column(opened, name, values) for name, values in keys.items()}
+
+
+def _cast_column(
     opened: OpenedDataset, name: str, keys: pa.Array | pa.ChunkedArray
 ) -> pa.Array | pa.ChunkedArray:
-    """Return keys as they are compared with a column. Those that are text become its type."""
     column_type = opened.key_column(name).type
     if not pa.types.is_string(keys.type):
         return keys

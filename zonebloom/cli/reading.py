@@ -100,9 +100,8 @@ def lookup_command(
         )
     if filter is None:
         key_column = column[0] if column else None
-        texts = parse_keys(key_texts) if keys_file is None else read_keys(keys_file, key_column)
-        keys = {name: cast_keys(source.opened, name, values) for name, values in texts.items()}
-        return _look_up_keys(source, names or None, limit, keys)
+        texts = parse_keys(key_texts) if keys_file is None else read_keys(keys_file, [], key_column)
+        return _look_up_keys(source, names or None, limit, cast_keys(source.opened, texts))
     runs: list[ScanStats] = []
     scanner = plan_scan(
         source.opened,
@@ -310,10 +309,11 @@ def _locate(
     key_texts: Sequence[str],
     keys_file: IO[bytes] | None,
     on: Sequence[str],
+    column: str | None,
     filter: str | None,
     missing: bool,
 ) -> CommandAnswer:
-    given = given_keys(source.opened, key_texts, keys_file, on)
+    given = given_keys(source.opened, key_texts, keys_file, on, column)
     if not given:
         raise click.UsageError("give --key COLUMN=VALUE, or --keys FILE --on COLUMN")
     start = time.perf_counter()

@@ -331,7 +331,8 @@ class IndexView:
         self.index = index
         self._tables = index.tables()
         self._hashed_tables = [table for table in self._tables if isinstance(table, HashedTable)]
-        self._known_ids = np.fromiter(known_ids, dtype=np.uint64, count=len(known_ids))
+        self._known_ids = known_ids
+        self._known_numbers = np.fromiter(known_ids, dtype=np.uint64, count=len(known_ids))
         # The runs of each table, with a mask of those that belong to known fragments.
         self._parts = parts = [(t.runs, self._is_known(t.runs.fragment_ids)) for t in self._tables]
         self._all_known = all(is_known.all() for _, is_known in parts)
@@ -356,9 +357,11 @@ class IndexView:
 
     @cached_property
     def fragment_ids(self) -> frozenset[int]:
-        """Return the ids of the unchanged fragments that the index covers."""
-        ids = (runs.fragment_ids[is_known].tolist() for runs, is_known in self._parts)
-        return frozenset[int]().union(*ids)
+        """Return the ids of the unchanged fragments that the index covers.
+
+        Fragments without rows are covered, too, although they have no zones.
+        """
+        return (self._known_ids & self.index.entry.fragment_ids) - self.uncovered_ids
 
     @cached_property
     def uncovered_ids(self) -> frozenset[int]:
@@ -367,7 +370,7 @@ class IndexView:
         return frozenset(np.unique(self.uncovered.starts >> OFFSET_BITS).tolist())
 
     def _is_known(self, fragment_ids: np.ndarray) -> np.ndarray:
-        return np.asarray(np.isin(fragment_ids, self._known_ids))
+        return np.asarray(np.isin(fragment_ids, self._known_numbers))
 
     def rows_where(self, question: ValueQuestion, *, is_true: bool) -> RowRanges:
         """Return the rows of zones where a condition may be true, or false, and uncovered rows."""

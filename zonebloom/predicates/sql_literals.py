@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import math
 import re
-import uuid
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -17,7 +16,7 @@ from fractions import Fraction
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import array_of
+from zonebloom.base.arrays import array_of, uuid_bytes
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable
@@ -136,12 +135,12 @@ def _time_zone_error(column: pa.DataType, literal: Literal) -> Unanswerable:
 
 
 def parse_uuid(text: str) -> Literal:
-    try:
-        return Literal("bytes", uuid.UUID(text).bytes)
-    except ValueError:
+    value = uuid_bytes(text)
+    if value is None:
         raise Unanswerable(
             f"{text!r} is not a UUID", "write '00000000-0000-0000-0000-000000000000'"
-        ) from None
+        )
+    return Literal("bytes", value)
 
 
 def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
@@ -150,13 +149,9 @@ def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
     As bytes, the text would equal no value of such a column.
     """
     column = decoded_type(column)
-    if not pt.is_fixed_size_binary(column) or column.byte_width != 16:
-        return False
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True
+    return (
+        pt.is_fixed_size_binary(column) and column.byte_width == 16 and uuid_bytes(text) is not None
+    )
 
 
 def refuse_uuid_text(value: pa.Scalar, column: pa.DataType) -> None:
