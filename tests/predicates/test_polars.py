@@ -466,3 +466,21 @@ def test_frames_equal_those_that_polars_reads(frame):
     converted = to_frame(TABLE, frame.schema)
     assert converted.schema == frame.schema
     assert converted.equals(frame)
+
+
+@pytest.mark.parametrize("name", ["lt", "le", "eq", "ge", "gt"])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_an_index_answers_microseconds_in_a_column_of_nanoseconds(tmp_path, name, zone):
+    """Python's times have microseconds. Polars rounds the column down before it compares."""
+    start, compare = dt.datetime(1969, 12, 31, 23, 59, 59, 999_995), getattr(operator, name)
+    ticks = pa.array(range(-10_000, 10_000), pa.int64())
+    pq.write_table(pa.table({"ts": ticks.cast(pa.timestamp("ns", zone))}), tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("ts", "ZONEMAP", number_of_items=500)
+    literal = start.replace(tzinfo=dt.UTC) if zone else start
+    expression = compare(C("ts"), literal)
+    expected = [tick for tick in ticks.to_pylist() if compare(tick // 1000, -5)]
+    found = ds.to_polars().filter(expression).collect()["ts"]
+    assert found.cast(pl.Int64).to_list() == expected
+    (use,) = ds.scanner(filter=expression).plan().indices
+    assert use.kept_zones == len(expected) / 500 < use.num_zones == 40

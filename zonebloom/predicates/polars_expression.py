@@ -370,6 +370,8 @@ def _translate_comparison(left: Any, operator: str, right: Any) -> ast.Predicate
         return _translate_is_null(left) if operator == "<=>" else ast.Constant(None)
     if operator in ("=", "<=>"):
         return _translate_equals(left, right)
+    if (rounded := _values_rounded_to(left, right)) is not None:
+        right = rounded[0] if operator in ("<", ">=") else rounded[1]
     _check_no_rounding(left, right)
     if pt.is_floating(left.stored) and operator in (">", ">="):
         raise Unanswerable("NaN is greater than every number")
@@ -379,16 +381,26 @@ def _translate_comparison(left: Any, operator: str, right: Any) -> ast.Predicate
 
 
 def _translate_equals(column: _PolarsColumn, value: pa.Scalar) -> ast.Predicate:
-    column_family = family(column.type)
-    if column_family in ("timestamp", "instant") and family(value.type) == column_family:
-        unit_ratio = value_step(value.type) / value_step(column.type)
-        if unit_ratio > 1 and column.stored == column.type and pt.is_timestamp(column.type):
-            # Polars rounds the column down to the literal's unit, so a range of values matches.
-            first = value.cast(pa.timestamp(column.type.unit, column.type.tz))
-            last = pa.scalar(first.value + int(unit_ratio) - 1, pa.int64()).cast(first.type)
-            return _translate_between(column, first, last, "Both")
+    if (rounded := _values_rounded_to(column, value)) is not None:
+        return _translate_between(column, *rounded, "Both")
     _check_no_rounding(column, value)
     return ast.Equals(column.path, value)
+
+
+def _values_rounded_to(column: _PolarsColumn, value: pa.Scalar) -> tuple[Any, Any] | None:
+    """Return the first and the last value that Polars rounds to a literal, or None if it is one.
+
+    Polars rounds timestamps down to the literal's unit if that is coarser than the column's.
+    """
+    if not pt.is_timestamp(column.type) or column.stored != column.type:
+        return None
+    if family(value.type) != family(column.type):
+        return None
+    unit_ratio = value_step(value.type) / value_step(column.type)
+    if unit_ratio <= 1:
+        return None
+    first = value.cast(pa.timestamp(column.type.unit, column.type.tz))
+    return first, pa.scalar(first.value + int(unit_ratio) - 1, pa.int64()).cast(first.type)
 
 
 def _translate_between(column: Any, low: Any, high: Any, closed: str) -> ast.Predicate:
