@@ -79,22 +79,25 @@ def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
         fields = {field.name: field for field in batches.schema}
         # An upsert itself reads text for columns of the type UUID.
         binary = [name for name in as_text if name in fields and types[name] != pa.uuid()]
-        if not binary:
-            return batches
         wanted = {**fields, **{name: fields[name].with_type(types[name]) for name in binary}}
         return pa.RecordBatchReader.from_batches(
-            pa.schema(wanted.values()), _with_bytes(batches, wanted, binary)
+            pa.schema(wanted.values()), _with_bytes(file, batches, wanted, binary)
         )
 
 
 def _with_bytes(
-    batches: Any, fields: Mapping[str, pa.Field], binary: Iterable[str]
+    file: IO[bytes], batches: Any, fields: Mapping[str, pa.Field], binary: Iterable[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of CSV in which some columns hold bytes: those of UUIDs, or nulls.
 
-    Raise `InvalidArgument` for other text.
+    Raise `InvalidArgument` for other text, and for values that do not fit their types.
     """
-    for batch in batches:
+    batches_of_file = iter(batches)
+    while True:
+        with _errors_of(file):
+            batch = next(batches_of_file, None)
+        if batch is None:
+            return
         for name in binary:
             texts, field = batch.column(name), fields[name]
             values = uuids_of(texts) if field.type == _BYTES_OF_UUID else None
