@@ -113,6 +113,7 @@ _SEARCHES_FOR_ANY = ("list_has_any", "array_has_any")
 _SEARCHES_FOR_ALL = ("list_has_all", "array_has_all")
 _MAP_FUNCTIONS = ("map_extract_value", "element_at")
 _LIST_REASON = "an index does not store elements of lists"
+_ADVICE = "compare the column itself, for example with >= and <"
 _ROWS_ADVICE = "write (a, b) IN ((1, 'x'), (2, 'y'))"
 _MAX_GROWTH = 1000
 # Casts of texts that need no DuckDB, and casts of columns that may keep all values.
@@ -842,7 +843,7 @@ class DuckDBTranslator(SqlTranslator):
                 return self._translate_call("regexp_matches", sides, node)
             case key if key in self.condition_methods:
                 return Operand()
-        return Operand(reason=f"hashes of values do not answer {ast.shorten(sql_text(node))}")
+        return Operand(reason=f"no index holds {ast.shorten(sql_text(node))}; {_ADVICE}")
 
     def _translate_call(self, name: str, arguments: Sequence[Any], node: Any) -> SqlValue:
         if name in ("lower", "lcase") and len(arguments) == 1:
@@ -895,7 +896,7 @@ class DuckDBTranslator(SqlTranslator):
             is_number = families[0] in numbers and families[1] in numbers
             if is_kept and (is_number or families[0] == families[1] or families[0] == "date"):
                 return replace(value, cast_type=target)
-        return Operand(reason=f"casting to {text} may make values equal")
+        return Operand(reason=f"casting to {text} may make values equal; {_ADVICE}")
 
     def _text_as(self, text: str, target: pa.DataType, node: Any) -> Literal | None:
         """Return ``DATE 'text'`` and the like, or None if DuckDB has to compute it."""
@@ -1057,7 +1058,7 @@ def _reason(name: str) -> str:
         return _LIST_REASON
     if require_call(("column",), name, ["text"], ignores_case=False) is not None:
         return TEXT_REASON
-    return "hashes of values do not answer it"
+    return f"no index holds what {name} returns; {_ADVICE}"
 
 
 def _is_constant(node: Any) -> bool:
