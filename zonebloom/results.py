@@ -12,7 +12,6 @@ from __future__ import annotations
 from zonebloom.advise.judge import Advice, Advices
 from zonebloom.base.display import DisplayedDict as Figures
 from zonebloom.base.display import DisplayedList as Rows
-from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
 from zonebloom.catalog.vacuum import Vacuumed
 from zonebloom.changes.receipt import ChangedFile, KeyDigest, Receipt, Trace, Traces, Verification
@@ -26,7 +25,6 @@ from zonebloom.scan.plan import ScanStats
 from zonebloom.scan.scanner import Scanner
 
 __all__ = [
-    "Adopted",
     "Advice",
     "Advices",
     "CandidateFragment",

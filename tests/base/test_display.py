@@ -25,7 +25,6 @@ from zonebloom.base import display
 from zonebloom.base.display import DisplayedDict, Strip, pictures_html
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.results import (
-    Adopted,
     EmbeddedDescription,
     Refreshed,
     ScanStats,
@@ -95,7 +94,6 @@ def displayed(ds: zb.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict[
         "part of a plan": scanner.plan().fragments[0],
         "optimize_indices": zb.dataset(ds.files).optimize.optimize_indices([]),
         "one of them": Refreshed("id_idx", 1, 0, 2, 10, 4, "table"),
-        "adopt_index": Adopted(3, ("a.parquet",)),
         "statistics of a scan": ScanStats(),
         "an index": ds.describe_indices()[0],
         "filters of files": EmbeddedDescription("id", 1, 2, 3),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -552,3 +553,41 @@ def test_an_index_that_another_dataset_builds_meanwhile_is_not_replaced(sharing,
     with pytest.raises(errors.CatalogError):
         ds.create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("a")) == {"id_idx": 2}
+
+
+# Files over 1 MiB, of which a digest covers samples only
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Write two files of random ids, each larger than 1 MiB, and index them."""
+    ids = np.random.default_rng(0).permutation(400_000)
+    tables = [pa.table({"id": ids[start::2]}) for start in (0, 1)]
+    paths = write_files(tmp_path / "data", tables, **PLAIN)
+    assert min(path.stat().st_size for path in paths) > 1 << 20
+    build(zb.dataset(tmp_path / "data"), "id")
+    # A warning that a file was just written would be an error.
+    assert zb.dataset(tmp_path / "data").count_rows("id = 7") == 1
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("change", ["chmod", "hard link", "copy", "rename"])
+def test_a_refresh_indexes_large_files_that_only_look_changed(large: Path, change: str):
+    first = min(large.glob("*.parquet"))
+    if change == "chmod":
+        first.chmod(0o600)
+    elif change == "hard link":
+        os.link(first, large.parent / "snapshot")
+    elif change == "copy":
+        shutil.copy2(first, large.parent / "copy")
+        os.replace(large.parent / "copy", first)
+    else:
+        first.rename(large / "renamed.parquet")
+    ds = zb.dataset(large)
+    with pytest.warns(StaleIndexWarning, match="1 of 2 files is not covered"):
+        assert ds.count_rows("id = 7") == 1
+    (refreshed,) = ds.optimize.optimize_indices(spark=False)
+    assert (refreshed.fragments_added, refreshed.fragments_dropped) == (1, 1)
+    for number in range(0, 400_000, 40_009):
+        assert ds.count_rows(f"id = {number}") == 1
+    assert ds.validate_index("id_idx", sample="all").state == "sound"

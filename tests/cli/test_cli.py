@@ -413,20 +413,6 @@ def test_validate_lists_changed_and_missing_files(run, indexed):
     )
 
 
-def test_adopt_covers_renamed_files(run, indexed):
-    first, second, third = sorted(indexed.glob("*.parquet"))
-    first.rename(indexed / "renamed.parquet")
-    second.write_bytes(third.read_bytes())
-    third.unlink()
-    code, out, err = run("adopt", str(indexed))
-    assert (code, out) == (0, "the index covers 2 more files\n")
-    assert err == ""
-    write_file(indexed, 5)
-    _, out, _ = run("adopt", str(indexed), "--output", "json")
-    result = json.loads(out)
-    assert (result["num_files"], len(result["left"])) == (0, 1)
-
-
 @pytest.mark.parametrize(
     "damage", ["bloomfilter.arrow", "ranges.arrow", "pages.arrow", "global.sbbf"]
 )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import os
 import pickle
 import random
-import shutil
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +23,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from pyarrow.parquet import encryption
-from support.helpers import cases, copy_dataset
-from support.limits import set_limit
+from support.helpers import cases
 from support.seams import set_constant
 
 import zonebloom as zb
@@ -211,22 +208,6 @@ def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch)
     assert ds.to_table(["id"], filter="id = 42").to_pylist() == [{"id": 42}]
     with pytest.raises(FragmentUnreadable, match=r"0\.parquet: texts"):
         ds.to_table(["id", "text"], filter="id = 42")
-
-
-@pytest.mark.parametrize("is_clear", [True, False])
-def test_copies_are_recognized(tmp_path, monkeypatch, is_clear):
-    # Otherwise the whole content of a small file is compared.
-    set_limit(monkeypatch, "bytes of a file whose digest covers all", 0)
-    lake, copy, keys = tmp_path / "lake", tmp_path / "copy", zb.ParquetKeys(KEY)
-    lake.mkdir()
-    write(lake / "0.parquet", rows(), by_one(plaintext_footer=is_clear))
-    zb.dataset(lake, parquet_keys=keys).create_scalar_index("id", plaintext=True, spark=False)
-    copy_dataset(lake, copy, copy_function=shutil.copyfile)
-    os.utime(copy / "0.parquet", (10**9, 10**9))
-    ds = zb.dataset(copy, parquet_keys=keys)
-    adopted = ds.adopt_index()
-    assert (adopted.num_files, len(adopted.left)) == (1, 0)
-    assert not ds.scanner(filter="id = -1").plan().fragments
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

@@ -328,7 +328,6 @@ def test_without_the_key_the_data_is_read_without_the_index(folder, encryption, 
     for change in (
         lambda: ds.create_scalar_index("id", spark=False),
         ds.optimize.optimize_indices,
-        ds.adopt_index,
     ):
         with pytest.warns(IndexNotUsedWarning), pytest.raises(EncryptedIndex, match=message):
             change()

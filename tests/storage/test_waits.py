@@ -107,8 +107,8 @@ def copy(folder, tmp_path):
     """Serve a copy of the bucket, which the test may change."""
     shutil.copytree(folder, tmp_path / "bucket")
     with serving(tmp_path / "bucket", 0) as server:
-        # The copies have other tags, so adopt them.
-        open_data(server, "obstore").adopt_index()
+        # The copies have other tags, so index them.
+        open_data(server, "obstore").optimize.optimize_indices(spark=False)
         yield server
 
 

@@ -313,7 +313,6 @@ def changes(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
     names = [index.name for index in ds.describe_indices()]
     yield "merge", partial(merge_segments, ds, names)
     yield "repair", partial(optimize, repair=True)
-    yield "adopt_index", ds.adopt_index
     yield "drop_index", partial(ds.drop_index, "twin_idx")
     yield "vacuum", partial(ds.vacuum, timedelta(0))
     yield "create_scalar_index", partial(ds.create_scalar_index, "row", spark=False)

@@ -1,6 +1,6 @@
 """Patch large indexed files in place, and restore their times.
 
-Every lookup must return the rows that the file has now, after any adoption or refresh.
+Every lookup must return the rows that the file has now, after any refresh.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Patched:
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """Patch, copy, build, refresh and adopt in random order."""
+    """Patch, copy, build and refresh in random order."""
     rng = report.begin(number)
     file = Patched(folder, rng)
     readers = [zb.dataset(file.path.parent)]
@@ -90,11 +90,8 @@ def run_case(report: Report, number: int, folder: Path) -> None:
     def reopen() -> None:
         readers[:] = [*readers[-1:], zb.dataset(file.path.parent)]
 
-    def adopt() -> None:
-        readers[-1].adopt_index()
-
     deeds: list[Callable[[], object]] = [
-        *(file.patch, file.patch, file.change_attributes, file.copy, reopen, adopt, adopt),
+        *(file.patch, file.patch, file.change_attributes, file.copy, reopen),
         lambda: readers[-1].create_scalar_index("id", spark=False, global_filter=True),
         lambda: readers[-1].optimize.optimize_indices(spark=False),
     ]

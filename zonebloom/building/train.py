@@ -33,7 +33,7 @@ from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.table import ZonePart
 from zonebloom.index.zone_map.writer import BoundsBuilder, write_key_ranges
 from zonebloom.parquet.file_layout import FileSchema, ReadRanges
-from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
+from zonebloom.parquet.footer import read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import PageMapBuilder
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.sbbf.kernel_loader import KERNELS
@@ -201,7 +201,6 @@ def train_task(
             file.num_rows,
             large_digest if file.digest is None else file.digest,
             seen_at,
-            pages.footers.get(fragment.fragment_id, ""),
         )
         for fragment, file, large_digest in zip(task.fragments, files, large_digests, strict=True)
     )
@@ -501,25 +500,22 @@ class _Output:
 
 
 class WrittenPageMap(NamedTuple):
-    """A page map that was written, and other contents of the footers of its files."""
+    """A page map that was written, and which columns its files have besides the dataset's."""
 
     # None if no file has pages.
     page_map: PageMapEntry | None
-    # Digests of the footers by fragment id.
-    footers: dict[int, str]
     # Columns that the schema of the dataset lacks, each with the path of a file that has it.
     hidden_columns: dict[str, str]
 
 
 class FooterCollector:
-    """The digests of the footers of some files, and a page map of the files."""
+    """Reads the footers of some files, and makes a page map of the files."""
 
     def __init__(self, source: Source):
         self._source = source
         self._names = source.schema.names
         self._pages = PageMapBuilder()
         self._ids: list[int] = []
-        self._footers: dict[int, str] = {}
         self._hidden_columns: dict[str, str] = {}
 
     def add(self, present: PresentFragment, data: pa.Buffer | None = None) -> None:
@@ -540,7 +536,6 @@ class FooterCollector:
                 self._hidden_columns.setdefault(name, present.fragment.path)
 
     def _add_footer(self, fragment_id: int, file_bytes: int, read: ReadRanges) -> FileSchema:
-        self._footers[fragment_id] = footer_digest(file_bytes, read)
         pages = read_footer(file_bytes, read, with_pages=True)
         self._pages.add(fragment_id, pages)
         return pages.schema
@@ -551,7 +546,7 @@ class FooterCollector:
         if self._ids:
             written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), self._pages.encode())
             page_map = PageMapEntry(segment, *written, tuple(self._ids))
-        return WrittenPageMap(page_map, self._footers, self._hidden_columns)
+        return WrittenPageMap(page_map, self._hidden_columns)
 
 
 def _has_digests(task: TrainTask) -> bool:

@@ -4,7 +4,7 @@
     the object store gives a tag for the content       only the tag decides
     identity is equal, and the file was at rest        unchanged
     identity differs or not at rest, up to 1 MiB       the digest of all bytes decides
-    identity differs or not at rest, larger            changed, until refreshed or adopted
+    identity differs or not at rest, larger            changed, until refreshed
 
 The identity of a local file is its size, times and inode. A file is at rest if every later write
 would change its times. A recently written file is not at rest, because times are coarse: some

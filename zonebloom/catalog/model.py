@@ -60,7 +60,7 @@ class KnownFragment(NamedTuple):
     digest: str = ""
     # When the file was last known to have this content, in ns since 1970.
     seen_at: int = 0
-    # Digest of the size and the footer. Empty unless the file is a Parquet file.
+    # Not used. Earlier versions wrote a digest of the footer of a Parquet file.
     footer: str = ""
 
 

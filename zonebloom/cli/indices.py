@@ -172,23 +172,6 @@ def _require_indices(ds: Dataset, *, accept_damage: bool = False) -> None:
     raise IndexNotFound(no_index_message(ds.title))
 
 
-@zonebloom.command("adopt", epilog="Example: zonebloom adopt copy/of/flights")
-@dataset_command
-def adopt_command(ds: Dataset) -> CommandAnswer:
-    """Use the index that was copied or moved to PATH with its files.
-
-    Files are recognised by size and footer. For files over 1 MiB, or in a store, the command reads
-    the indexed columns to prove that the index is valid. As JSON: path, num_files (that the index
-    now covers in addition), left (the paths of the others).
-    """
-    adopted = ds.adopt_index()
-    return CommandAnswer(
-        {"path": ds.title, "num_files": adopted.num_files, "left": adopted.left},
-        f"the index covers {adopted.num_files:,} more files",
-        notes=[f"not known: {path}" for path in adopted.left],
-    )
-
-
 def _parse_sample(context: object, option: object, value: str) -> int | str:
     if value != "all" and not (value.isascii() and value.isdecimal()):
         raise click.BadParameter(f"{value!r} is neither all nor a number", param_hint="--sample")

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from zonebloom.advise.judge import Advices
     from zonebloom.base.display import DisplayedDict, DisplayedList
-    from zonebloom.building.adopt import Adopted
     from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.changes.folder import FileLister
     from zonebloom.changes.receipt import Receipt, Traces
@@ -1069,37 +1068,6 @@ class Dataset(pads.UnionDataset, Displayed):
         """The methods that bring indices up to date, as in Lance:
         ``ds.optimize.optimize_indices()``."""
         return _indices().DatasetOptimizer(self)
-
-    def adopt_index(self) -> Adopted:
-        """Use the index for files that were copied, moved or uploaded together with it.
-
-        A copied file has other times, so it counts as changed. This method finds the file that was
-        indexed by its size and the digest of its footer, which only Parquet files have. Then it
-        reads the indexed columns, and looks up every value in the index. A local file up to 1 MiB
-        is proved by a digest of all its bytes instead.
-
-        Returns
-        -------
-        Adopted
-            How many files the index covers again, and the paths of those it does not.
-
-        Raises
-        ------
-        CommitConflict
-            If another writer indexed the files meanwhile.
-
-        Examples
-        --------
-        >>> os.rename("orders/0.parquet", "orders/first.parquet")
-        >>> ds.adopt_index()
-        Adopted(num_files=1, left=())
-        """
-        from zonebloom.building.adopt import adopt_files
-
-        self.refresh()
-        version, adopted = adopt_files(self.opened)
-        self.opened = self.opened.at_version(version)
-        return adopted
 
     def drop_index(self, name: str) -> None:
         """Remove an index. Its segments stay on disk for older readers until `vacuum`.

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import (
@@ -147,17 +146,6 @@ def is_encrypted(file_bytes: int, read: ReadRanges) -> bool:
         or encryption_algorithm
         in ThriftReader(read_footer_bytes(file_bytes, read)[0]).read_struct()
     )
-
-
-def footer_digest(file_bytes: int, read: ReadRanges) -> str:
-    """Return the XXH3-128, as hex, of a file's size and footer.
-
-    The footer has the sizes and statistics of all chunks, so it changes with their content.
-    """
-    digest = xxhash.xxh3_128(file_bytes.to_bytes(8, "little"))
-    for part in read_footer_bytes(file_bytes, read, (PARQUET_MAGIC, ENCRYPTED_MAGIC)):
-        digest.update(part)
-    return digest.hexdigest()
 
 
 def read_footer_bytes(

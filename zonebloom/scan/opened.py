@@ -15,7 +15,6 @@ from zonebloom.base.notices import call_collecting, warn
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import (
     Coverage,
-    PresentFragment,
     compute_coverage,
     indexed_identities,
 )
@@ -67,9 +66,9 @@ from zonebloom.values.types import require_indexable
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-# Calls in messages, and what users of the command do instead.
-_REFRESH, _ADOPT = "call optimize.optimize_indices()", "adopt_index()"
-_COMMANDS = {_REFRESH: "run zonebloom refresh PATH", _ADOPT: "run zonebloom adopt PATH"}
+# A call in messages, and what users of the command do instead.
+_REFRESH = "call optimize.optimize_indices()"
+_COMMANDS = {_REFRESH: "run zonebloom refresh PATH"}
 
 
 class OpenDataset(Protocol):
@@ -508,23 +507,10 @@ def _gaps_text(snapshot: Snapshot, gaps: Sequence[tuple[str, str]], *, is_refuse
     verb, them = ("is", "it") if count == 1 else ("are", "them")
     fact = f"{count:,} of {len(snapshot.source.fragments):,} files {verb} not covered by the index"
     advice = f"{_REFRESH} to index {them}"
-    if any(_may_be_unchanged(snapshot, file) for file in snapshot.coverage.unknown_fragments):
-        advice += (
-            f", or {_ADOPT} where a file was only copied, linked or given other times or "
-            "permissions"
-        )
     if is_refused:
         advice += f', or open the dataset with stale="read" to read {them} whole'
         return f"{fact}: {examples}; {advice}"
     return f"{fact} and {verb} read whole: {examples}; {advice}"
-
-
-def _may_be_unchanged(snapshot: Snapshot, present: PresentFragment) -> bool:
-    """Return whether adopt_index() may find that a file has the content that was indexed."""
-    entry = snapshot.version.fragments.get(present.fragment.key)
-    if entry is None:
-        return False
-    return entry.identity.size == present.identity.size and entry.footer != ""
 
 
 def _search_when_loaded(
