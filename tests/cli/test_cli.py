@@ -28,6 +28,7 @@ from support import drifting
 from support.helpers import ROOT, index_folder, run_command
 from support.seams import replace_function
 
+import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, StaleIndexWarning, UnknownIndexKind
 
 ROWS = 30_000
@@ -1105,3 +1106,48 @@ def test_an_iceberg_table_is_changed_through_its_catalog(tmp_path, run):
     assert sorted(left["id"].to_pylist()) == [row for row in range(100) if row % 10 != 4]
     code, _, err = run("erase", "shop.orders", "--catalog", "nowhere", "--key", "user=u4")
     assert (code, "shop.orders from the catalog nowhere" in err) == (1, True)
+
+
+def test_text_is_refused_as_a_key_of_bytes(run, tmp_path):
+    """The CSV that the command itself writes has bytes in base64."""
+    keys, folder = tmp_path / "keys.csv", tmp_path / "rows"
+    hashes = [bytes([number] * 16) for number in range(10)]
+    folder.mkdir()
+    pq.write_table(
+        pa.table({"h": pa.array(hashes, pa.binary()), "n": range(10)}), folder / "0.parquet"
+    )
+    path = str(folder)
+    assert run("lookup", path, "n < 3", "--columns", "h", "-o", str(keys))[0] == 0
+    as_text = ["--key", "h=" + keys.read_text().splitlines()[1].strip('"')]
+    for command, arguments in (
+        ("lookup", ["--keys", str(keys)]),
+        ("lookup", as_text),
+        ("locate", ["--keys", str(keys), "--on", "h"]),
+        ("erase", ["--keys", str(keys), "--on", "h"]),
+        ("erase", as_text),
+    ):
+        code, _, err = run(command, path, *arguments)
+        assert (code, "column 'h' holds bytes" in err) == (1, True), command
+    stored = tmp_path / "keys.parquet"
+    pq.write_table(pa.table({"h": pa.array(hashes[:3], pa.binary())}), stored)
+    code, out, _ = run("lookup", path, "--keys", str(stored), "--output", "json")
+    assert (code, [row["n"] for row in json.loads(out)["rows"]]) == (0, [0, 1, 2])
+
+
+def test_an_encrypted_index_is_not_described_as_none(run, tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": range(10)}), folder / "0.parquet")
+    encryption = zb.Encryption("a", {"a": bytes(32)})
+    zb.dataset(folder, encryption=encryption).create_scalar_index("id")
+    for command in ("stats", "vacuum"):
+        code, out, err = run(command, str(folder))
+        assert (code, out, "is encrypted by key 'a'" in err) == (1, "", True), command
+
+
+def test_a_path_in_a_table_is_refused_with_the_folder_to_give(run, tmp_path):
+    from deltalake import write_deltalake
+
+    write_deltalake(tmp_path / "t", pa.table({"id": range(10)}))
+    code, _, err = run("count", f"{tmp_path}/t/*.parquet")
+    assert (code, f"give the folder {tmp_path}/t instead" in err) == (1, True)

@@ -1,4 +1,7 @@
-"""Run the streaming job in the docstring of `tag_location`, stop it anywhere, and restart it."""
+"""Change folders that Spark writes and reads.
+
+Run the streaming job in the docstring of `tag_location`, stop it anywhere, and restart it.
+"""
 
 from __future__ import annotations
 
@@ -120,3 +123,20 @@ def test_a_job_that_stops_anywhere_tags_each_key_correctly(spark, lake, monkeypa
     (index,) = zonebloom.dataset(lake / "orders").describe_indices()
     assert index.num_fragments_indexed == index.num_fragments
     assert zonebloom.dataset(lake / "orders").count_rows() == 300 + 5 * BATCHES
+
+
+def test_spark_reads_a_folder_of_its_own_after_changes(spark, tmp_path):
+    """Spark writes a hidden file of checksums beside each file, and compares them later."""
+    path = str(tmp_path / "own")
+    frame = spark.range(100).selectExpr("id", "concat('c', id) c", "id % 2 part")
+    frame.write.partitionBy("part").parquet(path)
+    ds = zonebloom.dataset(path, partitioning="infer")
+    ds.create_scalar_index("id")
+    ds.upsert(pa.table({"id": [5, 1000], "c": ["new", "more"], "part": [1, 0]}), on="id")
+    ds.erase("id", [7, 8])
+    # All rows of one file.
+    ds.erase(filter="part = 0 AND id < 1000")
+    expected = {id: f"c{id}" for id in range(1, 100, 2)} | {5: "new", 1000: "more"}
+    del expected[7]
+    read = spark.read.parquet(path).select("id", "c").collect()
+    assert sorted(map(tuple, read)) == sorted(expected.items())

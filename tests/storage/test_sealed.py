@@ -321,6 +321,7 @@ def test_without_the_key_the_data_is_read_without_the_index(folder, encryption, 
         lambda: ds.search_many("id", [1]),
         lambda: ds.key_ranges("id"),
         lambda: ds.drop_index("id_idx"),
+        ds.vacuum,
     ]
     for ask in asks:
         with pytest.raises(EncryptedIndex, match=message):

@@ -244,7 +244,9 @@ class FolderChanges(ChangeableTable):
         """Delete a file, unless it is gone."""
         folder, name = posixpath.split(path)
         store = self._source.store
-        store.delete_file(posixpath.join(store.resolve(folder), name))
+        path = posixpath.join(store.resolve(folder), name)
+        store.delete_checksums(path)
+        store.delete_file(path)
 
     def _publish(self, file: WrittenFile) -> str:
         if file.replaced is None:
@@ -253,7 +255,10 @@ class FolderChanges(ChangeableTable):
             path = file.replaced.path
         store = self._source.store
         # The folder may be a link.
-        store.publish(store.resolve(file.path), store.resolve(path))
+        resolved = store.resolve(path)
+        # Spark would refuse the new file for the checksums of the old one.
+        store.delete_checksums(resolved)
+        store.publish(store.resolve(file.path), resolved)
         return path
 
     def purge_calls(self) -> tuple[str, ...]:

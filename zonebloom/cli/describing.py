@@ -116,6 +116,7 @@ def stats_command(
     from zonebloom.facade.indices import describe_opened, statistics_of
     from zonebloom.index.describe import describe_embedded, embedded_table
 
+    source.opened.require_unlocked()
     all_indices = describe_opened(source.opened)
     indices = [
         index

@@ -13,6 +13,7 @@ from zonebloom.cli.options import combine_options, single_value, split_names
 from zonebloom.errors import InvalidArgument
 from zonebloom.sources.given_files import is_parquet, read_columns
 from zonebloom.values.normal_types import decoded_type
+from zonebloom.values.types import family
 
 if TYPE_CHECKING:
     from zonebloom.scan.opened import OpenedDataset
@@ -150,8 +151,13 @@ def _cast_column(
     # The lookup itself reads UUIDs from text.
     if isinstance(value_type, pa.BaseExtensionType):
         return keys
-    uuids = uuids_of(keys) if value_type == pa.binary(16) else None
-    if uuids is not None:
+    if family(value_type) == "bytes":
+        uuids = uuids_of(keys) if value_type == pa.binary(16) else None
+        if uuids is None:
+            raise InvalidArgument(
+                f"column {name!r} holds bytes, which text gives only as UUIDs; give a Parquet file "
+                f"of keys, or a filter such as \"{name} = '\\xAB\\xCD'::BLOB\""
+            )
         return uuids
     try:
         return keys.cast(value_type)

@@ -1106,6 +1106,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         from zonebloom.catalog.vacuum import vacuum_catalog
 
+        self.opened.require_unlocked()
         return vacuum_catalog(
             self.opened.catalog, arguments.require_instance(older_than, timedelta, "older_than")
         )

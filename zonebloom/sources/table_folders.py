@@ -173,9 +173,12 @@ def _refuse_table(filesystem: pafs.FileSystem, markers: Iterable[str]) -> None:
         if _is_table_marker(filesystem, marker):
             folder, name = posixpath.split(marker)
             kind, metadata, replacement = _TABLE_MARKERS[name]
+            table = replacement.format(folder)
             raise SourceError(
-                f"{folder} is {kind}, and its {metadata} says which files count; give "
-                f"{replacement.format(folder)} instead of a path in it"
+                f"{folder} is {kind}, and its {metadata} says which files count; give {table} "
+                "instead of a path in it",
+                # The command opens the tables that `table_at` knows by their folders.
+                commands={} if name == ".hoodie" else {table: f"the folder {folder}"},
             )
 
 

@@ -237,6 +237,9 @@ class Store:
         """Give a complete file its name, in the place of the file that has it."""
         self.filesystem.move(hidden_path, path)
 
+    def delete_checksums(self, path: str) -> None:
+        """Delete the checksums of a file that Hadoop keeps beside local files, if there are any."""
+
     def locked(self, folder: str) -> AbstractContextManager[None]:
         """Keep others of this machine from locking a folder, a folder below it, or one above it."""
         return contextlib.nullcontext()
@@ -352,6 +355,10 @@ class LocalStore(Store):
         sync_files([hidden_path])
         os.replace(hidden_path, path)
         sync_files([path])
+
+    def delete_checksums(self, path: str) -> None:
+        folder, name = posixpath.split(path)
+        self.delete_file(posixpath.join(folder, f".{name}.crc"))
 
     @contextlib.contextmanager
     def locked(self, folder: str) -> Iterator[None]:
