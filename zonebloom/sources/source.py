@@ -85,6 +85,10 @@ class Source:
     _lacks_keys: dict[str, bool] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    # The results of `partition_columns` and `constant_columns`, which look at all fragments.
+    _path_columns: dict[str, set[str]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
@@ -143,18 +147,22 @@ class Source:
 
         Other files may store such a column; see `constant_columns`.
         """
-        partitioned = (fragment for fragment in self.fragments if fragment.partition is not None)
-        return {name for fragment in partitioned for name in self.constants(fragment)}
+        if "any" not in self._path_columns:
+            partitioned = (part for part in self.fragments if part.partition is not None)
+            names = {name for fragment in partitioned for name in self.constants(fragment)}
+            self._path_columns["any"] = names
+        return self._path_columns["any"]
 
     def constant_columns(self) -> set[str]:
         """Return the partition columns that no file has to be read for."""
-        columns: set[str] | None = None
-        for fragment in self.fragments:
-            names = self.constants(fragment).keys()
-            columns = set(names) if columns is None else columns & names
-            if not columns:
-                break
-        return columns or set()
+        if "all" not in self._path_columns:
+            columns = set(self.partition_columns())
+            for fragment in self.fragments if columns else ():
+                columns &= self.constants(fragment).keys()
+                if not columns:
+                    break
+            self._path_columns["all"] = columns
+        return self._path_columns["all"]
 
     def field_of(self, column: tuple[str, ...]) -> tuple[str, ...]:
         """Return what identifies a column after renaming, or the column itself."""
@@ -181,7 +189,8 @@ class Source:
         import pyarrow.dataset as pads
 
         values = pads.get_partition_keys(fragment.partition)
-        return {name: value for name, value in values.items() if name in self.schema.names}
+        has_column = self.schema.get_all_field_indices
+        return {name: value for name, value in values.items() if has_column(name)}
 
     def lacks_column_keys(self, fragment: Fragment, filesystem: pafs.FileSystem) -> bool:
         """Return whether a Parquet file has a footer in clear and encrypted columns without keys.
