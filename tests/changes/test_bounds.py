@@ -61,6 +61,30 @@ def test_links_to_the_folder_and_inside_it_are_deleted_with_their_files(tmp_path
     assert os.listdir(lake) == ["b.parquet"]
 
 
+def test_checksums_of_hadoop_go_with_the_file_that_they_are_of(tmp_path):
+    """Spark looks beside the path that it was given, and refuses files that differ from them."""
+    lake, real = tmp_path / "lake", tmp_path / "real"
+    for name, ids in (("a", [1, 2]), ("b", [3, 4]), ("gone", [1])):
+        write(lake / f"{name}.parquet", ids)
+    write(real / "c.parquet", [1, 5])
+    (lake / "link.parquet").symlink_to(real / "c.parquet")
+    for path in (*lake.glob("*.parquet"), real / "c.parquet"):
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc")
+    ds = zb.dataset(lake)
+    assert ds.erase("id", [1]).num_deleted == 3
+    assert {path.name for path in tmp_path.rglob("*.crc")} == {".b.parquet.crc"}
+    assert ds.to_table()["id"].to_pylist() == [2, 3, 4, 5]
+
+
+def test_names_that_have_no_checksums_are_no_obstacle(tmp_path):
+    longest = tmp_path / ("n" * 247 + ".parquet")
+    write(longest, [1, 2])
+    write(tmp_path / "a.parquet", [1, 3])
+    (tmp_path / ".a.parquet.crc").mkdir()
+    assert zb.dataset(tmp_path).erase("id", [1]).num_deleted == 2
+    assert ids_of(longest) == [2]
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="lists open files by Linux's /proc")
 def test_a_file_is_closed_before_it_is_replaced(tmp_path, monkeypatch):
     replace, num_open = os.replace, []

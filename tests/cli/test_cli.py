@@ -943,6 +943,8 @@ def test_erase_deletes_rows_and_its_receipt_is_checked(users, run, tmp_path):
     (lines := tmp_path / "keys.txt").write_text("u42\nu43\n")
     plain = ["erase", path, "--keys", str(lines), "--column", "user", "--dry-run"]
     assert json.loads(run(*plain, "--output", "json")[1])["keys"]["count"] == 2
+    code, out, _ = run("receipt", receipt, path, "--keys", str(lines), "--column", "user")
+    assert (code, "u43" in out) == (1, False)
     left = read_files(folder, table_format)
     assert left.num_rows == 891
     assert "u42" not in left["user"].to_pylist()
@@ -1034,6 +1036,9 @@ def test_upsert_reads_batches_of_csv_and_parquet(users, run, tmp_path):
         batch.write_text(f"id,n\n{rows}-1,many\n")
         code, _, err = run(*upsert)
         assert (code, "many" in err, "cannot read" in err) == (1, True, True)
+    batch.write_text("id,n,n\n0,1,2\n")
+    code, _, err = run(*upsert)
+    assert (code, "rows have several columns 'n'" in err) == (1, True)
     batch.write_text("id,n\n0,1\n0,2\n")
     code, _, err = run(*upsert)
     assert (code, "1 key occurs more than once" in err) == (1, True)
@@ -1132,6 +1137,16 @@ def test_text_is_refused_as_a_key_of_bytes(run, tmp_path):
     pq.write_table(pa.table({"h": pa.array(hashes[:3], pa.binary())}), stored)
     code, out, _ = run("lookup", path, "--keys", str(stored), "--output", "json")
     assert (code, [row["n"] for row in json.loads(out)["rows"]]) == (0, [0, 1, 2])
+
+
+def test_short_and_empty_files_of_keys_are_read(run, indexed, tmp_path):
+    keys = tmp_path / "keys.txt"
+    for content, num_keys in (("5\n", 1), ("", 0), ("12", 1)):
+        keys.write_text(content)
+        for command in ("lookup", "locate"):
+            arguments = [command, str(indexed), "--keys", str(keys), "--column", "id"]
+            code, out, err = run(*arguments, "--output", "json")
+            assert (code in (0, 3), err, json.loads(out)["num_keys"]) == (True, "", num_keys)
 
 
 def test_an_encrypted_index_is_not_described_as_none(run, tmp_path):

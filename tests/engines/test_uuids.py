@@ -143,6 +143,12 @@ def test_polars_compares_uuids_by_their_bytes(ds: zb.Dataset) -> None:
             frame.filter(condition).collect()
 
 
+def test_keys_may_be_a_dictionary_with_a_null_among_its_values(ds: zb.Dataset) -> None:
+    keys = pa.DictionaryArray.from_arrays([0, 1, 0], pa.array([str(KEY), None]))
+    found = ds.lookup("u", keys, columns=["row"])
+    assert sorted(found["row"].to_pylist()) == sorted(rows_of(KEY) * 2)
+
+
 def test_text_that_is_no_uuid_is_refused(ds: zb.Dataset) -> None:
     for text in ("nope", "", f"{KEY}0", f" {KEY}", "{}", f"+{KEY.hex[1:]}", f"0x{KEY.hex[2:]}"):
         for query in (f"u = '{text}'", f"u IN ('{KEY}', '{text}')"):

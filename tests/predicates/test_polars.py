@@ -482,5 +482,35 @@ def test_an_index_answers_microseconds_in_a_column_of_nanoseconds(tmp_path, name
     expected = [tick for tick in ticks.to_pylist() if compare(tick // 1000, -5)]
     found = ds.to_polars().filter(expression).collect()["ts"]
     assert found.cast(pl.Int64).to_list() == expected
+    # Without Polars' optimizer, which writes the literals in nanoseconds.
+    assert ds.to_table(filter=expression)["ts"].cast(pa.int64()).to_pylist() == expected
     (use,) = ds.scanner(filter=expression).plan().indices
     assert use.kept_zones == len(expected) / 500 < use.num_zones == 40
+
+
+@pytest.mark.parametrize("closed", ["both", "left", "right", "none"])
+@pytest.mark.parametrize("kind", ["HASH", "BLOOMFILTER", "ZONEMAP"])
+@pytest.mark.parametrize(("unit", "literal_unit"), [("ns", "us"), ("us", "ms"), ("ns", "ms")])
+def test_bounds_in_a_coarser_unit_than_the_column_lose_no_row(
+    tmp_path, closed, kind, unit, literal_unit
+):
+    step = {"us": 10**3, "ms": 10**6}[literal_unit] // {"ns": 1, "us": 10**3}[unit]
+    one = {"us": dt.timedelta(microseconds=1), "ms": dt.timedelta(milliseconds=1)}[literal_unit]
+    ticks = pa.array([number * step // 2 + 1 for number in range(-20, 20)], pa.int64())
+    pq.write_table(pa.table({"ts": ticks.cast(pa.timestamp(unit))}), tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("ts", kind, number_of_items=4)
+    for low, high in ((-3, 5), (0, 0), (-8, -8), (-100, 100)):
+        times = [dt.datetime(1970, 1, 1) + bound * one for bound in (low, high)]
+        literals = [pl.lit(time, pl.Datetime(literal_unit)) for time in times]
+        expression = C("ts").is_between(*literals, closed=closed)
+        first_matches = operator.le if closed in ("both", "left") else operator.lt
+        last_matches = operator.le if closed in ("both", "right") else operator.lt
+        expected = [
+            tick
+            for tick in ticks.to_pylist()
+            if first_matches(low, tick // step) and last_matches(tick // step, high)
+        ]
+        assert ds.to_table(filter=expression)["ts"].cast(pa.int64()).to_pylist() == expected
+        found = ds.to_polars().filter(expression).collect()["ts"].to_physical().to_list()
+        assert found == expected

@@ -48,9 +48,12 @@ def uuids_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     >>> uuids_of(pa.array(["00000000-0000-0000-0000-000000000001"]))[0].as_py()[-1]
     1
     """
-    values = [None if text is None else uuid_bytes(text) for text in texts.to_pylist()]
-    uuids = pa.array(values, pa.binary(16))
-    return uuids if uuids.null_count == texts.null_count else None
+    values: list[bytes | None] = []
+    for text in texts.to_pylist():
+        values.append(None if text is None else uuid_bytes(text))
+        if text is not None and values[-1] is None:
+            return None
+    return pa.array(values, pa.binary(16))
 
 
 def uuid_bytes(text: str) -> bytes | None:

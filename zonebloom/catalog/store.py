@@ -539,9 +539,9 @@ class Catalog:
             is_temporary = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
             is_readable_later = is_temporary or isinstance(error, NewerFormat)
             error_class = _UnreadableVersion if is_readable_later else CorruptIndex
-            instead = "the version before it is used" if number > 1 else "the data is read instead"
             raise error_class(
-                f"{self._log.path(number)} cannot be read ({error}); {instead}"
+                f"{self._log.path(number)} cannot be read ({error}); the version before it is "
+                "used, or the data if there is none"
             ) from None
 
     def _read_listings(self, references: Sequence[Any]) -> tuple[list[Listing], list[pa.Table]]:

@@ -242,11 +242,8 @@ class FolderChanges(ChangeableTable):
 
     def _delete(self, path: str) -> None:
         """Delete a file, unless it is gone."""
-        folder, name = posixpath.split(path)
-        store = self._source.store
-        path = posixpath.join(store.resolve(folder), name)
-        store.delete_checksums(path)
-        store.delete_file(path)
+        self._delete_checksums(path)
+        self._source.store.delete_file(self._in_resolved_folder(path))
 
     def _publish(self, file: WrittenFile) -> str:
         if file.replaced is None:
@@ -254,12 +251,20 @@ class FolderChanges(ChangeableTable):
         else:
             path = file.replaced.path
         store = self._source.store
+        self._delete_checksums(path)
         # The folder may be a link.
-        resolved = store.resolve(path)
-        # Spark would refuse the new file for the checksums of the old one.
-        store.delete_checksums(resolved)
-        store.publish(store.resolve(file.path), resolved)
+        store.publish(store.resolve(file.path), store.resolve(path))
         return path
+
+    def _delete_checksums(self, path: str) -> None:
+        """Delete the checksums of a file, for which Spark would refuse a new file of this name."""
+        # Spark looks beside the path that it was given, which may be a link.
+        for place in {self._source.store.resolve(path), self._in_resolved_folder(path)}:
+            self._source.store.delete_checksums(place)
+
+    def _in_resolved_folder(self, path: str) -> str:
+        folder, name = posixpath.split(path)
+        return posixpath.join(self._source.store.resolve(folder), name)
 
     def purge_calls(self) -> tuple[str, ...]:
         return ("the deletion of these files by hand, if nobody needs them",)

@@ -16,6 +16,7 @@ from zonebloom.cli.keys import (
     key_option,
     keys_file_option,
     keys_options,
+    lines_option,
     on_option,
 )
 from zonebloom.cli.options import (
@@ -74,7 +75,7 @@ def erase_command(
     keys_by_column = given_keys(ds.opened, key_texts, keys_file, on, column)
     if bool(keys_by_column) == (filter is not None):
         raise click.UsageError(
-            "give one of --key COLUMN=VALUE, --keys FILE --on COLUMN, and --filter SQL"
+            "give one of --key COLUMN=VALUE, --keys FILE with --on or --column, and --filter SQL"
         )
     _require_new_file(receipt_path)
     columns, keys = as_arguments(keys_by_column) if keys_by_column else (None, None)
@@ -147,6 +148,7 @@ def upsert_command(
 @keys_file_option(
     "A CSV or Parquet file, or stdin, with the erased keys in columns of their names."
 )
+@lines_option()
 @click.option("--filter", metavar="SQL", help="The filter of the erasure, instead of keys.")
 @click.option("--purge", is_flag=True, help="Delete older versions, files and filters with keys.")
 def receipt_command(
@@ -154,6 +156,7 @@ def receipt_command(
     path: str | None,
     key_texts: tuple[str, ...],
     keys_file: IO[bytes] | None,
+    column: str | None,
     filter: str | None,
     purge: bool,
     **options: Any,
@@ -178,9 +181,9 @@ def receipt_command(
     ds = Dataset(*open_at(path, **options))
     keys = None
     if key_texts or keys_file is not None:
-        on = () if keys_file is None else receipt.columns
+        on = () if keys_file is None or column else receipt.columns
         keys_by_column = (
-            given_keys(ds.opened, key_texts, keys_file, on, None) if receipt.columns else {}
+            given_keys(ds.opened, key_texts, keys_file, on, column) if receipt.columns else {}
         )
         if set(keys_by_column) != set(receipt.columns) or not keys_by_column:
             names = ", ".join(receipt.columns)

@@ -63,11 +63,16 @@ def keys_options(purpose: str) -> Callable[[Callable], Callable]:
             "A CSV or Parquet file, or stdin, with the keys in columns of the names of --on."
         ),
         on_option(),
-        click.option(
-            "--column",
-            metavar="NAME",
-            help="The column of --keys, of which each line of a text file is a key.",
-        ),
+        lines_option(),
+    )
+
+
+def lines_option() -> Callable[[Callable], Callable]:
+    """Return a decorator that adds --column, the column of keys that stand one to a line."""
+    return click.option(
+        "--column",
+        metavar="NAME",
+        help="The column of --keys, of which each line of a text file is a key.",
     )
 
 
@@ -151,12 +156,12 @@ def _cast_column(
     # The lookup itself reads UUIDs from text.
     if isinstance(value_type, pa.BaseExtensionType):
         return keys
-    if family(value_type) == "bytes":
+    if family(value_type) == "bytes" and keys.null_count < len(keys):
         uuids = uuids_of(keys) if value_type == pa.binary(16) else None
         if uuids is None:
             raise InvalidArgument(
-                f"column {name!r} holds bytes, which text gives only as UUIDs; give a Parquet file "
-                f"of keys, or a filter such as \"{name} = '\\xAB\\xCD'::BLOB\""
+                f"column {name!r} holds bytes, which text gives only as UUIDs; give bytes in a "
+                "Parquet file, or a filter such as \"NAME = '\\xAB\\xCD'::BLOB\""
             )
         return uuids
     try:

@@ -315,7 +315,7 @@ def _locate(
 ) -> CommandAnswer:
     given = given_keys(source.opened, key_texts, keys_file, on, column)
     if not given:
-        raise click.UsageError("give --key COLUMN=VALUE, or --keys FILE --on COLUMN")
+        raise click.UsageError("give --key COLUMN=VALUE, or --keys FILE with --on or --column")
     start = time.perf_counter()
     locations = key_locations(source.opened, *as_arguments(given), (filter,))
     by_key, keys = locations.by_key(), pa.table(given)

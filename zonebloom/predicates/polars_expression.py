@@ -7,8 +7,8 @@ Both use the names of the Polars optimizer:
 
 This format is private to Polars and may change. Polars evaluates every filter itself on the rows
 that are read, so a part that is not exactly as expected becomes `Unknown`, which is slower but
-never wrong. A comparison that Polars makes after rounding also becomes `Unknown`, because an index
-looks up the literal without rounding. Measurements showed these rules:
+never wrong. A comparison that Polars makes after rounding becomes a range of timestamps, or
+`Unknown`, because an index looks up the literal without rounding. Measurements showed these rules:
 
 - An Int64 column and a float are compared as Float64, so 2**53 + 1 equals 2.0**53.
 - A float literal is rounded to the type of a Float32 column, so 0.1 finds the float32 of 0.1.
@@ -416,6 +416,7 @@ def _translate_between(column: Any, low: Any, high: Any, closed: str) -> ast.Pre
     if (
         closed == "Both"
         and pt.is_timestamp(low.type)
+        and value_step(low.type) == value_step(column.type)
         and condition == ast.And((lower_condition, upper_condition))
     ):
         # The optimizer writes this if a nanosecond column is compared with a literal of

@@ -114,6 +114,16 @@ _SEARCHES_FOR_ALL = ("list_has_all", "array_has_all")
 _MAP_FUNCTIONS = ("map_extract_value", "element_at")
 _LIST_REASON = "an index does not store elements of lists"
 _ADVICE = "compare the column itself, for example with >= and <"
+_PARTS_OF_TIMES = (
+    "date_trunc",
+    "datetrunc",
+    "date_part",
+    "datepart",
+    "year",
+    "month",
+    "day",
+    "hour",
+)
 _ROWS_ADVICE = "write (a, b) IN ((1, 'x'), (2, 'y'))"
 _MAX_GROWTH = 1000
 # Casts of texts that need no DuckDB, and casts of columns that may keep all values.
@@ -843,7 +853,7 @@ class DuckDBTranslator(SqlTranslator):
                 return self._translate_call("regexp_matches", sides, node)
             case key if key in self.condition_methods:
                 return Operand()
-        return Operand(reason=f"no index holds {ast.shorten(sql_text(node))}; {_ADVICE}")
+        return Operand(reason=f"no index holds {ast.shorten(sql_text(node))}")
 
     def _translate_call(self, name: str, arguments: Sequence[Any], node: Any) -> SqlValue:
         if name in ("lower", "lcase") and len(arguments) == 1:
@@ -1058,7 +1068,8 @@ def _reason(name: str) -> str:
         return _LIST_REASON
     if require_call(("column",), name, ["text"], ignores_case=False) is not None:
         return TEXT_REASON
-    return f"no index holds what {name} returns; {_ADVICE}"
+    advice = f"; {_ADVICE}" if name in _PARTS_OF_TIMES else ""
+    return f"no index holds what {name} returns{advice}"
 
 
 def _is_constant(node: Any) -> bool:

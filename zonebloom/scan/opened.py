@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -382,12 +382,6 @@ class OpenedDataset:
 
     def at_version(self, version: Version) -> OpenedDataset:
         return OpenedDataset(self.source, self.catalog, version, self.uses_embedded_filters)
-
-    def restricted(self, paths: Collection[str]) -> OpenedDataset:
-        """Return a dataset of some of the files, which looks at no others."""
-        files = tuple(part for part in self.source.fragments if part.path in paths)
-        source = replace(self.source, fragments=files)
-        return OpenedDataset(source, self.catalog, self.version, self.uses_embedded_filters)
 
     def with_newest_index(self) -> OpenedDataset:
         """Return the same files with the newest version of their index."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -48,7 +48,7 @@ def read_columns(
 
 
 def is_parquet(data: pa.Buffer) -> bool:
-    return data.slice(0, len(_PARQUET_MAGIC)).to_pybytes() == _PARQUET_MAGIC
+    return bytes(memoryview(data)[: len(_PARQUET_MAGIC)]) == _PARQUET_MAGIC
 
 
 def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
@@ -76,17 +76,20 @@ def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
         as_text = {name: pa.string() for name, type_ in types.items() if family(type_) == "bytes"}
         options = _csv_options({**types, **as_text})
         batches = csv.open_csv(pa.PythonFile(reader, "r"), convert_options=options)
-        fields = {field.name: field for field in batches.schema}
-        # An upsert itself reads text for columns of the type UUID.
-        binary = [name for name in as_text if name in fields and types[name] != pa.uuid()]
-        wanted = {**fields, **{name: fields[name].with_type(types[name]) for name in binary}}
-        return pa.RecordBatchReader.from_batches(
-            pa.schema(wanted.values()), _with_bytes(file, batches, wanted, binary)
+        # An upsert itself reads text for columns of the type UUID, and refuses repeated columns.
+        binary = [
+            name
+            for name in as_text
+            if types[name] != pa.uuid() and len(batches.schema.get_all_field_indices(name)) == 1
+        ]
+        wanted = pa.schema(
+            [f.with_type(types[f.name]) if f.name in binary else f for f in batches.schema]
         )
+        return pa.RecordBatchReader.from_batches(wanted, _with_bytes(file, batches, wanted, binary))
 
 
 def _with_bytes(
-    file: IO[bytes], batches: Any, fields: Mapping[str, pa.Field], binary: Iterable[str]
+    file: IO[bytes], batches: Any, schema: pa.Schema, binary: Iterable[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of CSV in which some columns hold bytes: those of UUIDs, or nulls.
 
@@ -99,7 +102,7 @@ def _with_bytes(
         if batch is None:
             return
         for name in binary:
-            texts, field = batch.column(name), fields[name]
+            texts, field = batch.column(name), schema.field(name)
             values = uuids_of(texts) if field.type == _BYTES_OF_UUID else None
             if texts.null_count == len(texts):
                 values = pa.nulls(len(texts), field.type)

@@ -156,7 +156,7 @@ class Source:
     def constant_columns(self) -> set[str]:
         """Return the partition columns that no file has to be read for."""
         if "all" not in self._path_columns:
-            columns = set(self.partition_columns())
+            columns = set(self.partition_columns()) if self.fragments else set[str]()
             for fragment in self.fragments if columns else ():
                 columns &= self.constants(fragment).keys()
                 if not columns:

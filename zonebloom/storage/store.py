@@ -38,7 +38,6 @@ from zonebloom.storage.files import (
     FileIdentity,
     OutputStream,
     below_subtrees,
-    content_digest,
     lookup_error,
     open_regular_file,
     require_size,
@@ -76,7 +75,7 @@ class Store:
         Whether a read waits for the answer of a server. Reads are then sent together, and it pays
         to read more bytes than are needed.
     has_digests : bool
-        Whether `content_digest` returns digests.
+        Whether the digest of a file costs little.
     shows_unfinished_files : bool
         Whether others see a file while it is written.
     """
@@ -136,10 +135,6 @@ class Store:
         """Return the identity of an open file, from the response to its opening where possible."""
         tagged = _tagged_identity(file) if _sends_tags(self.filesystem) else None
         return tagged or self.identities([path])[0]
-
-    def content_digest(self, path: str) -> str:
-        """Return the digest of a file, or an empty text if reading it would cost too much."""
-        return ""
 
     # Folders
 
@@ -311,9 +306,6 @@ class LocalStore(Store):
             found[number] = known if fields == known else FileIdentity(*fields)
         return found
 
-    def content_digest(self, path: str) -> str:
-        return content_digest(path)
-
     def names_in(self, folder: str) -> list[str]:
         # PyArrow looks at every file after listing the folder, and leaves out those that are
         # deleted meanwhile. If a vacuum deletes the only version that was listed after a newer one
@@ -358,7 +350,9 @@ class LocalStore(Store):
 
     def delete_checksums(self, path: str) -> None:
         folder, name = posixpath.split(path)
-        self.delete_file(posixpath.join(folder, f".{name}.crc"))
+        # Such a name may be too long, or that of a folder.
+        with contextlib.suppress(OSError):
+            self.delete_file(posixpath.join(folder, f".{name}.crc"))
 
     @contextlib.contextmanager
     def locked(self, folder: str) -> Iterator[None]:
