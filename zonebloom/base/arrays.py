@@ -50,9 +50,10 @@ def uuids_of(texts: pa.Array | pa.ChunkedArray) -> pa.Array | None:
     """
     values: list[bytes | None] = []
     for text in texts.to_pylist():
-        values.append(None if text is None else uuid_bytes(text))
-        if text is not None and values[-1] is None:
+        value = None if text is None else uuid_bytes(text)
+        if value is None and text is not None:
             return None
+        values.append(value)
     return pa.array(values, pa.binary(16))
 
 

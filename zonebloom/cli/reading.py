@@ -289,11 +289,11 @@ def files_command(source: OpenedSource, **options: Any) -> CommandAnswer:
 
 
 def _key_rows(locations: KeyLocations, by_key: pa.Table, keys: pa.Table) -> pa.Table:
-    found = by_key.filter(by_key["row"].is_valid())
-    rows = keys.take(found["key_index"])
+    places = by_key.filter(by_key["row"].is_valid())
+    rows = keys.take(places["key_index"])
     for name in ("_file", "_pos", "_partition"):
-        if name in found.column_names:
-            rows = rows.append_column(name, found[name])
+        if name in places.column_names:
+            rows = rows.append_column(name, places[name])
     return rows
 
 
@@ -313,19 +313,19 @@ def _locate(
     filter: str | None,
     missing: bool,
 ) -> CommandAnswer:
-    given = given_keys(source.opened, key_texts, keys_file, on, column)
-    if not given:
+    keys_by_column = given_keys(source.opened, key_texts, keys_file, on, column)
+    if not keys_by_column:
         raise click.UsageError("give --key COLUMN=VALUE, or --keys FILE with --on or --column")
     start = time.perf_counter()
-    locations = key_locations(source.opened, *as_arguments(given), (filter,))
-    by_key, keys = locations.by_key(), pa.table(given)
+    locations = key_locations(source.opened, *as_arguments(keys_by_column), (filter,))
+    by_key, keys = locations.by_key(), pa.table(keys_by_column)
     # A key that is not there has one row, with nulls.
     missing_keys = by_key.filter(by_key["row"].is_null())["key_index"]
     num_found = keys.num_rows - len(missing_keys)
     rows = keys.take(missing_keys) if missing else rows_of(locations, by_key, keys)
     seconds = time.perf_counter() - start
     root = source.opened.source.root
-    shown = "missing key" if missing else "file" if "num_keys" in rows.column_names else "row"
+    noun = "missing key" if missing else "file" if "num_keys" in rows.column_names else "row"
     return CommandAnswer(
         {
             "columns": keys.column_names,
@@ -338,7 +338,7 @@ def _locate(
         rows,
         text.rows_text if missing else partial(text.places_text, root),
         has_limit=False,
-        summary=f"{count_text(rows.num_rows, shown)}; {num_found:,} of "
+        summary=f"{count_text(rows.num_rows, noun)}; {num_found:,} of "
         f"{count_text(keys.num_rows, 'key')} found in {time_text(seconds)}",
         exit_code=0 if rows.num_rows else text.FOUND_NOTHING,
     )

@@ -1097,6 +1097,11 @@ class Dataset(pads.UnionDataset, Displayed):
             Versions that were the newest at some time within this period are kept for their
             readers, and files written within it for running builds.
 
+        Raises
+        ------
+        EncryptedIndex
+            If the index is encrypted, and its key was not given.
+
         Examples
         --------
         >>> from datetime import timedelta

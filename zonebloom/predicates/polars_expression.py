@@ -388,9 +388,10 @@ def _translate_equals(column: _PolarsColumn, value: pa.Scalar) -> ast.Predicate:
 
 
 def _values_rounded_to(column: _PolarsColumn, value: pa.Scalar) -> tuple[Any, Any] | None:
-    """Return the first and the last value that Polars rounds to a literal, or None if it is one.
+    """Return the first and the last value of a column that Polars rounds to a literal.
 
-    Polars rounds timestamps down to the literal's unit if that is coarser than the column's.
+    Polars rounds timestamps down to the literal's unit if that is coarser than the column's. Return
+    None if it rounds nothing.
     """
     if not pt.is_timestamp(column.type) or column.stored != column.type:
         return None

@@ -113,7 +113,7 @@ _SEARCHES_FOR_ANY = ("list_has_any", "array_has_any")
 _SEARCHES_FOR_ALL = ("list_has_all", "array_has_all")
 _MAP_FUNCTIONS = ("map_extract_value", "element_at")
 _LIST_REASON = "an index does not store elements of lists"
-_ADVICE = "compare the column itself, for example with >= and <"
+_RANGE_ADVICE = "compare the column itself, for example with >= and <"
 _PARTS_OF_TIMES = (
     "date_trunc",
     "datetrunc",
@@ -906,7 +906,7 @@ class DuckDBTranslator(SqlTranslator):
             is_number = families[0] in numbers and families[1] in numbers
             if is_kept and (is_number or families[0] == families[1] or families[0] == "date"):
                 return replace(value, cast_type=target)
-        return Operand(reason=f"casting to {text} may make values equal; {_ADVICE}")
+        return Operand(reason=f"casting to {text} may make values equal; {_RANGE_ADVICE}")
 
     def _text_as(self, text: str, target: pa.DataType, node: Any) -> Literal | None:
         """Return ``DATE 'text'`` and the like, or None if DuckDB has to compute it."""
@@ -1068,7 +1068,7 @@ def _reason(name: str) -> str:
         return _LIST_REASON
     if require_call(("column",), name, ["text"], ignores_case=False) is not None:
         return TEXT_REASON
-    advice = f"; {_ADVICE}" if name in _PARTS_OF_TIMES else ""
+    advice = f"; {_RANGE_ADVICE}" if name in _PARTS_OF_TIMES else ""
     return f"no index holds what {name} returns{advice}"
 
 

@@ -85,13 +85,15 @@ def open_batches(file: IO[bytes], schema: pa.Schema) -> pa.RecordBatchReader:
         wanted = pa.schema(
             [f.with_type(types[f.name]) if f.name in binary else f for f in batches.schema]
         )
-        return pa.RecordBatchReader.from_batches(wanted, _with_bytes(file, batches, wanted, binary))
+        return pa.RecordBatchReader.from_batches(
+            wanted, _csv_batches(file, batches, wanted, binary)
+        )
 
 
-def _with_bytes(
+def _csv_batches(
     file: IO[bytes], batches: Any, schema: pa.Schema, binary: Iterable[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of CSV in which some columns hold bytes: those of UUIDs, or nulls.
+    """Yield the batches of a CSV file, in which some columns become the bytes of UUIDs, or nulls.
 
     Raise `InvalidArgument` for other text, and for values that do not fit their types.
     """
